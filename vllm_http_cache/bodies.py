@@ -1,0 +1,300 @@
+"""What a caller reads, wherever it comes from: a stored body, a download in this process, or another process's.
+
+A supply says what it has (`take`) and how to wait for more. A body gives a caller what the supply has, and when the
+supply breaks, goes on with a request of its own for the same representation, skipping what it has given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+import anyio
+
+from .downloads import CHUNK, Broken, Download, Reader
+from .loops import in_thread
+from .rfc9111.message import StoredResponse
+from .rfc9111.validating import same_representation
+from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
+from .wire import Caller, Fetched
+
+__all__ = ["AsyncCachedBody", "CachedBody", "DownloadSupply", "EmptySupply", "ForeignSupply", "StoredSupply", "Supply"]
+
+POLL = 0.01  # seconds between looks at a body that another process is writing
+POLLS_PER_CLAIM = 20  # looks after which we try whether its writer is still alive
+
+
+class Supply(Protocol):
+    length: int | None
+
+    def take(self, *, wait: bool = True) -> bytes | None:
+        """The next octets; None: not yet; empty: the end.
+
+        :raises Broken: there will be no more. :raises BlockingIOError: with ``wait=False``, not without the disk.
+        """
+
+    def wait(self, caller: Caller) -> None: ...
+
+    async def await_more(self, caller: Caller) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EmptySupply:
+    """No octets: the answer has no body."""
+
+    length: int | None = 0
+
+    def take(self, *, wait: bool = True) -> bytes:
+        return b""
+
+    def wait(self, caller: Caller) -> None:
+        """There is nothing to wait for."""
+
+    async def await_more(self, caller: Caller) -> None:
+        """There is nothing to wait for."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class StoredSupply(EmptySupply):
+    """A stored body, or a span of it."""
+
+    def __init__(self, reader: BodyReader, drop: Callable[[], None]) -> None:
+        self.length = reader.length
+        self._reader = reader
+        self._offset, self._stop = 0, reader.length
+        self._drop = drop
+
+    def cut(self, start: int, stop: int) -> None:
+        """Give only the octets from *start* to before *stop*."""
+        self._offset, self._stop = start, stop
+        self.length = stop - start
+
+    def take(self, *, wait: bool = True) -> bytes:
+        size = min(CHUNK, self._stop - self._offset)
+        if size <= 0:
+            return b""
+        try:
+            data = self._reader.read(self._offset, size, wait=wait)
+        except BodyDamaged as damage:
+            self._drop()
+            raise Broken(str(damage)) from damage
+        self._offset += len(data)
+        return data
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class DownloadSupply:
+    """A reader's view of a download in this process."""
+
+    def __init__(self, download: Download, reader: Reader) -> None:
+        self.length = download.length
+        self.download = download
+        self._reader = reader
+
+    def take(self, *, wait: bool = True) -> bytes | None:
+        return self.download.take(self._reader, wait=wait)
+
+    def wait(self, caller: Caller) -> None:
+        self.download.wait(self._reader, caller)
+
+    async def await_more(self, caller: Caller) -> None:
+        await self.download.await_more(self._reader, caller)
+
+    def close(self) -> None:
+        self.download.detach(self._reader)
+
+
+class ForeignSupply:
+    """A body that another process is writing, followed by looking at it again and again."""
+
+    length: int | None = None
+
+    def __init__(self, growing: Growing, claim: Callable[[], Claim | None]) -> None:
+        self._growing = growing
+        self._claim = claim
+        self._offset = 0
+        self._looks = 0
+        self._waited = 0.0
+
+    def take(self, *, wait: bool = True) -> bytes | None:
+        ended = self._growing.ended()  # before the read: what is read after it is all there is
+        data = self._growing.read(self._offset, CHUNK)
+        if data:
+            self._offset += len(data)
+            self._waited = 0.0
+            return data
+        if ended is None and self._looks >= POLLS_PER_CLAIM:
+            self._looks = 0
+            ended = self._writer_gone()
+        if ended is False:
+            raise Broken("the process that was receiving this body gave it up")
+        return b"" if ended else None
+
+    def _writer_gone(self) -> bool | None:
+        claim = self._claim()
+        if claim is None:
+            return None
+        claim.release()
+        return bool(self._growing.ended())
+
+    def _pause(self, caller: Caller) -> float:
+        self._looks += 1
+        self._waited += POLL
+        if caller.timeout is not None and self._waited > caller.timeout:
+            raise caller.timed_out()
+        return POLL
+
+    def wait(self, caller: Caller) -> None:
+        time.sleep(self._pause(caller))
+
+    async def await_more(self, caller: Caller) -> None:
+        await anyio.sleep(self._pause(caller))
+
+    def close(self) -> None:
+        self._growing.close()
+
+
+class _Body:
+    """What the synchronous and the asynchronous body have in common."""
+
+    def __init__(
+        self,
+        supply: Supply,
+        length: int | None,
+        caller: Caller,
+        stored: StoredResponse | None,
+        resume: Callable[[], Any] | None,
+    ) -> None:
+        self.length = length
+        self._supply: Supply | None = supply
+        self._caller = caller
+        self._stored = stored
+        self._resume = resume  # None: the supply's failure is this caller's own
+        self._given = 0
+        self._rest: Any = None
+
+    def _end(self) -> None:
+        if self._supply is not None:
+            self._supply.close()
+            self._supply = None
+
+    def _error(self, broken: Broken) -> Exception:
+        return broken.error or self._caller.broken(str(broken))
+
+    def _continues(self, fetched: Fetched) -> bool:
+        """Whether another answer goes on with the same representation."""
+        return self._stored is not None and same_representation(self._stored, fetched.response)
+
+    def _skip(self, data: bytes, skipped: int) -> bytes:
+        return data[self._given - skipped :]
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self._end()
+
+
+class CachedBody(_Body):
+    """A :class:`~.wire.Body`."""
+
+    _resume: Callable[[], Fetched] | None
+
+    def read(self) -> bytes:
+        """The next chunk; empty at the end."""
+        while self._supply is not None:
+            try:
+                data = self._supply.take()
+                if data is None:
+                    self._supply.wait(self._caller)
+                    continue
+            except Broken as broken:
+                self._end()
+                return self._go_on(broken)
+            self._given += len(data)
+            if not data:
+                self._end()
+            return data
+        return bytes(self._rest.read()) if self._rest is not None else b""
+
+    def _go_on(self, broken: Broken) -> bytes:
+        if self._resume is None:
+            raise self._error(broken)
+        fetched, self._resume = self._resume(), None
+        if not self._continues(fetched):
+            fetched.body.close()
+            raise self._error(broken)
+        self._rest = fetched.body
+        skipped = 0
+        while (data := self._rest.read()) and skipped + len(data) <= self._given:
+            skipped += len(data)
+        return self._skip(data, skipped)
+
+    def close(self) -> None:
+        self._end()
+        if self._rest is not None:
+            self._rest.close()
+
+
+class AsyncCachedBody(_Body):
+    """An :class:`~.wire.AsyncBody`."""
+
+    _resume: Callable[[], Awaitable[Fetched]] | None
+
+    async def read(self) -> bytes:
+        """The next chunk; empty at the end."""
+        while self._supply is not None:
+            try:
+                try:
+                    data = self._supply.take(wait=False)
+                except BlockingIOError:
+                    data = await in_thread(self._supply.take)
+                if data is None:
+                    await self._supply.await_more(self._caller)
+                    continue
+            except Broken as broken:
+                self._end()
+                return await self._go_on(broken)
+            self._given += len(data)
+            if not data:
+                self._end()
+            return data
+        return bytes(await self._rest.read()) if self._rest is not None else b""
+
+    def ready(self) -> bytes | None:
+        """The next chunk if it is there without waiting (empty at the end), otherwise None."""
+        if self._supply is None:
+            return b"" if self._rest is None else None
+        try:
+            data = self._supply.take(wait=False)
+        except (Broken, BlockingIOError):
+            return None
+        if data is not None:
+            self._given += len(data)
+            if not data:
+                self._end()
+        return data
+
+    async def _go_on(self, broken: Broken) -> bytes:
+        if self._resume is None:
+            raise self._error(broken)
+        resume, self._resume = self._resume, None
+        fetched = await resume()
+        if not self._continues(fetched):
+            await fetched.body.aclose()
+            raise self._error(broken)
+        self._rest = fetched.body
+        skipped = 0
+        while (data := await self._rest.read()) and skipped + len(data) <= self._given:
+            skipped += len(data)
+        return self._skip(data, skipped)
+
+    async def aclose(self) -> None:
+        self._end()
+        if self._rest is not None:
+            await self._rest.aclose()

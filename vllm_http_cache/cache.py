@@ -1,0 +1,264 @@
+"""Runs exchanges against a storage and a sender: one short driver for threads, one for tasks.
+
+A :class:`Cache` holds what all exchanges share; :class:`~.course.Course` is one exchange under way.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+from weakref import WeakSet
+
+import anyio
+
+from . import steps
+from .bodies import AsyncCachedBody, CachedBody
+from .course import Course
+from .downloads import PulledDownload, PumpedDownload
+from .exchange import Exchange, exchange, revalidate
+from .flights import Flights
+from .loops import in_thread, spawn
+from .rfc9111.judging import merged
+from .rfc9111.message import BodyRef, Request, StoredResponse
+from .rfc9111.options import CacheOptions
+from .rfc9111.target import cache_key, redacted
+from .storage.protocol import Record, Storage
+from .wire import AsyncSend, Caller, Fetched, Send
+
+__all__ = ["Cache"]
+
+log = logging.getLogger("vllm_http_cache")
+
+SWAPS = 8  # attempts to change a record that others are changing too
+BACKGROUND = 16  # validations in the background at once
+
+Changes = tuple[tuple[StoredResponse, StoredResponse | None], ...]
+
+
+class Cache:
+    """A cache for any number of clients, threads, event loops and forked processes at once.
+
+    :param storage: where responses lie; closed with the cache.
+    :param options: how it behaves.
+    :param clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, storage: Storage, options: CacheOptions = CacheOptions(), *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.storage = storage
+        self.options = replace(options, ttl=min(options.ttl, storage.ttl))
+        self.clock = clock
+        self.flights = Flights()
+        self._background: dict[str, Callable[[], None]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        _caches.add(self)
+
+    def fetch(self, request: Request, send: Send, caller: Caller = Caller()) -> Fetched:
+        """Answer *request* from the cache or through *send*.
+
+        :raises Exception: what *send* raised, when nothing stored may answer instead.
+        :raises InvalidTarget: the request's URI is ambiguous or malformed.
+        """
+        fetched = self._drive(exchange(request, self.options), request, send, caller)
+        assert fetched is not None
+        return fetched
+
+    async def afetch(self, request: Request, send: AsyncSend, caller: Caller = Caller()) -> Fetched:
+        """The same for a task."""
+        fetched = await self._adrive(exchange(request, self.options), request, send, caller)
+        assert fetched is not None
+        return fetched
+
+    def forget(self, uri: str) -> None:
+        """Drop all that is stored for *uri*."""
+        self.storage.forget(cache_key(uri, self.options))
+
+    def _drive(self, way: Exchange, request: Request, send: Send, caller: Caller) -> Fetched | None:
+        course = Course(self, caller)
+        said: Any = None
+        try:
+            while True:
+                match step := way.send(said):
+                    case steps.Forward(sent):
+                        said = course.forward(send, sent)
+                    case steps.Enter(flight):
+                        said = course.enter(flight)
+                    case steps.Store():
+                        said = course.store(course.create(step), step, PulledDownload)
+                    case steps.Discard(arrived):
+                        arrived.source.close()
+                    case steps.Later(later):
+                        self._later(later, send)
+                    case _:
+                        said = course.storage_step(step)
+        except StopIteration as end:
+            return course.end(end.value, CachedBody, partial(self.fetch, request, send, caller))
+        except BaseException:
+            if (source := course.give_up()) is not None:
+                source.close()
+            raise
+        finally:
+            way.close()
+
+    async def _adrive(self, way: Exchange, request: Request, send: AsyncSend, caller: Caller) -> Fetched | None:
+        course = Course(self, caller)
+        said: Any = None
+        try:
+            while True:
+                match step := way.send(said):
+                    case steps.Forward(sent):
+                        said = await course.aforward(send, sent)
+                    case steps.Enter(flight):
+                        said = await course.aenter(flight)
+                    case steps.Store():
+                        said = course.store(await in_thread(course.create, step), step, PumpedDownload)
+                    case steps.Discard(arrived):
+                        await arrived.source.aclose()
+                    case steps.Later(later):
+                        self._alater(later, send)
+                    case steps.LookUp() | steps.Open() | steps.Leave():
+                        try:
+                            said = course.storage_step(step, wait=False)
+                        except BlockingIOError:
+                            said = await in_thread(course.storage_step, step)
+                    case _:
+                        said = await in_thread(course.storage_step, step)
+        except StopIteration as end:
+            return course.end(end.value, AsyncCachedBody, partial(self.afetch, request, send, caller))
+        except BaseException:
+            if (source := course.give_up()) is not None:
+                with anyio.CancelScope(shield=True), suppress(Exception):
+                    await source.aclose()
+            raise
+        finally:
+            way.close()
+
+    def _later(self, request: Request, send: Send) -> None:
+        """Validate in a thread."""
+
+        def work() -> None:
+            fetched = self._drive(revalidate(request, self.options), request, send, Caller())
+            if fetched is not None:
+                while fetched.native is None and fetched.body.read():
+                    pass
+                fetched.body.close()
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                log.info("validating %s in the background failed: %s", redacted(request.uri), error)
+            finally:
+                self._background.pop(request.uri, None)
+
+        if self._may_begin(request.uri):
+            thread = threading.Thread(target=run, name="vllm-http-cache validation", daemon=True)
+            self._background[request.uri] = partial(thread.join, 1.0)
+            thread.start()
+
+    def _alater(self, request: Request, send: AsyncSend) -> None:
+        """Validate in a task."""
+
+        async def work() -> None:
+            try:
+                fetched = await self._adrive(revalidate(request, self.options), request, send, Caller())
+                if fetched is not None:
+                    while fetched.native is None and await fetched.body.read():
+                        pass
+                    await fetched.body.aclose()
+            except Exception as error:
+                log.info("validating %s in the background failed: %s", redacted(request.uri), error)
+            finally:
+                self._background.pop(request.uri, None)
+
+        if self._may_begin(request.uri):
+            self._background[request.uri] = spawn(work)
+
+    def _may_begin(self, uri: str) -> bool:
+        with self._lock:
+            if self._closed or uri in self._background or len(self._background) >= BACKGROUND:
+                return False
+            self._background[uri] = lambda: None
+            return True
+
+    def close(self) -> None:
+        """End what runs in the background and close the storage. Idempotent; bodies being read stay readable."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            for stop in tuple(self._background.values()):
+                stop()
+            self.storage.close()
+
+    async def aclose(self) -> None:
+        """The same for a task."""
+        self.close()
+        for _ in range(100):
+            if not self._background:
+                break
+            await anyio.sleep(0.01)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _forked(self) -> None:
+        """In a child process: what is under way belongs to the parent."""
+        self.flights.reset()
+        self._background.clear()
+        self._lock = threading.Lock()
+
+    # What an exchange needs of the storage.
+
+    def change(self, key: str, changes: Changes) -> None:
+        """Replace stored responses of *key* by others or by nothing, whoever else is changing it."""
+
+        def changed(responses: tuple[StoredResponse, ...]) -> tuple[StoredResponse, ...]:
+            table = dict(changes)
+            return tuple(new for old in responses if (new := table.get(old, old)) is not None)
+
+        self._swap(key, changed)
+
+    def keep(self, key: str, stored: StoredResponse) -> None:
+        """Put a response whose body is committed on record."""
+        self._swap(key, lambda responses: merged(responses, stored))
+
+    def drop_body(self, key: str, body: BodyRef) -> None:
+        """Drop the response that has this body."""
+        self._swap(key, lambda responses: tuple(r for r in responses if r.body is None or r.body.name != body.name))
+
+    def _swap(self, key: str, change: Callable[[tuple[StoredResponse, ...]], tuple[StoredResponse, ...]]) -> None:
+        for _ in range(SWAPS):
+            seen = self.storage.read(key)
+            responses = seen.responses if seen else ()
+            changed = change(responses)
+            if changed == responses or self.storage.swap(key, seen, Record(changed)):
+                return
+
+
+_caches: WeakSet[Cache] = WeakSet()
+
+
+def _after_fork() -> None:
+    for cache in tuple(_caches):
+        cache._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,373 @@
+"""One body on its way from the origin to the disk and to everybody who reads it.
+
+The producer's side receives chunks; what has not been written yet is kept in memory (``_tail``, bounded), the rest is
+read back from the growing body, so a slow reader holds nobody back: the disk is the buffer. When the storage has no
+room for more, the body is no longer stored: its first reader goes on with what passes through the tail, at its own
+pace, and the others are told that their supply is broken.
+
+A synchronous source has no pump: whichever reader is short of octets pulls the next chunk. An asynchronous one is
+pumped by a task of its own, so that a cancelled caller cannot break off a read in the middle.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import anyio
+
+from .coding import CodingCheck
+from .loops import TaskBell, ThreadBell, in_thread, spawn
+
+if TYPE_CHECKING:
+    from .flights import Seat
+    from .loops import Bell
+    from .rfc9111.message import BodyRef
+    from .storage.protocol import BodyWriter
+    from .wire import AsyncSource, Caller, Source
+
+__all__ = ["Broken", "Download", "PulledDownload", "PumpedDownload", "Reader"]
+
+TAIL = 256 * 1024  # octets received but not yet written
+CHUNK = 256 * 1024  # octets read back at once
+PACE = 0.05  # seconds after which the octets of a slow body are written without waiting for more
+
+
+class Broken(Exception):
+    """A body cannot be given to its end. ``error`` is the client's own where there is one."""
+
+    def __init__(self, why: str, error: Exception | None = None) -> None:
+        super().__init__(why)
+        self.error = error
+
+
+class Reader:
+    """One reader's place in a download."""
+
+    __slots__ = ("bell", "lost", "offset")
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.bell: Bell | None = None
+        self.lost = False
+
+
+class Download:
+    """What is common to both kinds.
+
+    :param writer: where the octets go.
+    :param length: how many there must be, None when nothing says.
+    :param coding: checks that a content coding is finished.
+    :param keep: puts the committed body on record.
+    :param prefix: octets that are in the writer already.
+    :param publish: shows the growing body to other processes, once it turns out to take its time.
+    """
+
+    def __init__(
+        self,
+        writer: BodyWriter,
+        length: int | None,
+        coding: CodingCheck | None,
+        keep: Callable[[BodyRef], None],
+        publish: Callable[[], None],
+        seat: Seat | None,
+        prefix: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.length = length
+        self.ref: BodyRef | None = None
+        self._writer: BodyWriter | None = writer
+        self._written = writer.follow()
+        self._coding = coding
+        self._keep = keep
+        self._publish: Callable[[], None] | None = publish
+        self._seat = seat
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()  # a cancelled task leaves its thread behind, still writing
+        self._tail: deque[bytes] = deque()
+        self._tail_start = prefix  # offset of the tail's first octet; all before it can be read from _written
+        self._received = prefix
+        self._ended = False
+        self._error: Broken | None = None
+        self._readers: list[Reader] = []
+        self._clock = clock
+        self._flushed = clock()
+
+    # The readers' side.
+
+    def open(self) -> bool:
+        """Whether there is something to join."""
+        return not self._ended and self._writer is not None
+
+    def attach(self) -> Reader | None:
+        """A reader from the first octet on; None when there is nothing to join any more."""
+        with self._lock:
+            if not self.open():
+                return None
+            reader = Reader()
+            self._readers.append(reader)
+            return reader
+
+    def detach(self, reader: Reader) -> None:
+        """The reader wants no more. Without readers the download ends."""
+        with self._lock:
+            if reader in self._readers:
+                self._readers.remove(reader)
+            last = not self._readers
+            ended = self._ended
+            if last and ended:
+                self._written.close()
+        if last and not ended:
+            self._cancel()
+        elif not ended:
+            self._room_made()
+
+    def take(self, reader: Reader, *, wait: bool = True) -> bytes | None:
+        """The next octets for this reader: None when they have not come yet, empty at the end.
+
+        :raises Broken: they will not come.
+        :raises BlockingIOError: with ``wait=False``, when they must be read from the disk.
+        """
+        with self._lock:
+            offset = reader.offset
+            if offset >= self._tail_start:
+                data = self._from_tail(offset)
+                if data is None:
+                    if reader.lost or self._error is not None:
+                        raise self._error or Broken("the storage has no room for the rest of this body")
+                    return b"" if self._ended else None
+                reader.offset += len(data)
+                made_room = self._writer is None and self._trim()
+            else:
+                data, made_room = None, False
+                size = min(CHUNK, self._tail_start - offset)
+        if data is None:
+            data = self._written.read(offset, size, wait=wait)
+            reader.offset += len(data)
+        if made_room:
+            self._room_made()
+        return data
+
+    def _from_tail(self, offset: int) -> bytes | None:
+        start = self._tail_start
+        for chunk in self._tail:
+            if offset < start + len(chunk):
+                return chunk[offset - start :] if offset > start else chunk
+            start += len(chunk)
+        return None
+
+    def _trim(self) -> bool:
+        """Unwritten octets that the one remaining reader has taken make room for more."""
+        if not self._readers:
+            return False
+        trimmed = False
+        while self._tail and self._tail_start + len(self._tail[0]) <= self._readers[0].offset:
+            self._tail_start += len(self._tail.popleft())
+            trimmed = True
+        return trimmed
+
+    # The producer's side.
+
+    def _receive(self, chunk: bytes) -> bool:
+        """Take a chunk; whether the tail should now be written."""
+        with self._lock:
+            self._tail.append(chunk)
+            self._received += len(chunk)
+            self._ring(self._readers)
+            return self._received - self._tail_start >= TAIL or self._clock() - self._flushed > PACE
+
+    def _flush(self, final: bool = False) -> None:
+        """Write the tail."""
+        with self._writing:
+            self._write_tail(final)
+
+    def _write_tail(self, final: bool) -> None:
+        with self._lock:
+            chunks = tuple(self._tail)
+        writer = self._writer
+        if writer is None or not chunks:
+            return
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if self._coding is not None:
+            self._coding.feed(data)
+        stored = writer.write(data)
+        self._flushed = self._clock()
+        if self._publish is not None and not final:
+            self._publish()
+            self._publish = None
+        with self._lock:
+            if stored:
+                self._tail_start += len(data)
+                for _ in chunks:
+                    self._tail.popleft()
+                return
+            self._writer = None
+            for reader in self._readers[1:]:
+                reader.lost = True
+            self._ring(self._readers)
+            del self._readers[1:]
+        writer.abort()
+        if self._seat is not None:
+            self._seat.part()
+
+    def _finish(self) -> None:
+        """The source says that the body is whole."""
+        with self._writing:
+            self._commit()
+
+    def _commit(self) -> None:
+        if self.length is not None and self._received != self.length:
+            self._abort(Broken(f"{self._received} octets came where {self.length} were announced"))
+            return
+        self._write_tail(final=True)
+        writer = self._writer
+        if writer is not None:
+            if self._coding is None or self._coding.finished():
+                self.ref = writer.commit()
+            else:
+                writer.abort()
+            if self.ref is not None:
+                self._keep(self.ref)
+        self._end(None)
+
+    def _fail(self, error: Broken) -> None:
+        with self._writing:
+            self._abort(error)
+
+    def _abort(self, error: Broken) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+        self._end(error)
+
+    def _end(self, error: Broken | None) -> None:
+        with self._lock:
+            self._ended, self._error = True, error
+            self._ring(self._readers)
+            if not self._readers:
+                self._written.close()
+        if self._seat is not None:
+            self._seat.finish() if error is None else self._seat.abandon()
+
+    def _ring(self, readers: Iterable[Reader]) -> None:
+        for reader in readers:
+            if reader.bell is not None:
+                reader.bell.ring()
+                reader.bell = None
+
+    def _hang(self, reader: Reader, bell: Bell) -> bool:
+        """Ring *bell* when there may be more for the reader. False: there is already."""
+        with self._lock:
+            if self._ended or reader.lost or reader.offset < self._received:
+                return False
+            reader.bell = bell
+            return True
+
+    def wait(self, reader: Reader, caller: Caller) -> None:
+        """Until :meth:`take` may have something to say.
+
+        :raises Exception: the caller's time-out error.
+        """
+        bell = ThreadBell()
+        if self._hang(reader, bell) and not bell.wait(caller.timeout):
+            raise caller.timed_out()
+
+    async def await_more(self, reader: Reader, caller: Caller) -> None:
+        """The same for a task."""
+        bell = TaskBell()
+        if self._hang(reader, bell) and not await bell.wait(caller.timeout):
+            raise caller.timed_out()
+
+    def _cancel(self) -> None:
+        """Nobody reads any more."""
+        raise NotImplementedError
+
+    def _room_made(self) -> None:
+        """The tail has become shorter, or the reader who held it has gone."""
+
+
+class PulledDownload(Download):
+    """From a synchronous source: whichever reader is short pulls."""
+
+    def __init__(self, source: Source, *rest: object) -> None:
+        super().__init__(*rest)  # type: ignore[arg-type]
+        self._source = source
+        self._pulling = threading.Lock()
+
+    def wait(self, reader: Reader, caller: Caller) -> None:
+        if not self._pulling.acquire(timeout=-1 if caller.timeout is None else caller.timeout):
+            raise caller.timed_out()
+        try:
+            if not self._ended and not reader.lost and reader.offset >= self._received:
+                self._pull()
+        finally:
+            self._pulling.release()
+
+    async def await_more(self, reader: Reader, caller: Caller) -> None:
+        await in_thread(self.wait, reader, caller)
+
+    def _pull(self) -> None:
+        try:
+            chunk = self._source.read()
+        except Exception as error:
+            self._fail(Broken(str(error), error))
+            self._source.close()
+        except BaseException:
+            self._fail(Broken("the reader was interrupted"))
+            self._source.close()
+            raise
+        else:
+            if chunk:
+                if self._receive(chunk):
+                    self._flush()
+            else:
+                self._finish()
+                self._source.close()
+
+    def _cancel(self) -> None:
+        with self._pulling:
+            if not self._ended:
+                self._source.close()
+                self._fail(Broken("nobody wanted the rest"))
+
+
+class PumpedDownload(Download):
+    """From an asynchronous source: a task of its own pumps."""
+
+    def __init__(self, source: AsyncSource, *rest: object) -> None:
+        super().__init__(*rest)  # type: ignore[arg-type]
+        self._source = source
+        self._room = TaskBell()
+        self._stop = spawn(self._pump)
+
+    async def _pump(self) -> None:
+        error: Broken | None = Broken("the event loop that was receiving this body has ended")
+        try:
+            while chunk := await self._source.read():
+                if self._receive(chunk):
+                    if self._writer is not None:
+                        await in_thread(self._flush)
+                    if self._writer is None:
+                        await self._wait_for_room()
+            error = None
+        except Exception as caught:
+            error = Broken(str(caught), caught)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(self._finish) if error is None else await in_thread(self._fail, error)
+                with suppress(Exception):
+                    await self._source.aclose()
+
+    async def _wait_for_room(self) -> None:
+        while self._received - self._tail_start >= TAIL:
+            await self._room.wait(None)
+            self._room = TaskBell()
+
+    def _cancel(self) -> None:
+        self._stop()
+
+    def _room_made(self) -> None:
+        self._room.ring()

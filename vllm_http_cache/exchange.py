@@ -1,0 +1,183 @@
+"""One request's way through the cache, as a generator of steps.
+
+The rules are :mod:`.rfc9111`'s; this file puts their answers in order: look up, answer or ask the origin, judge what
+came, keep it. It touches nothing: what must be done is yielded as a step (:mod:`.steps`), and the driver
+(:mod:`.cache`) sends back what came of it. Failures come back as values. The same generator serves synchronous and
+asynchronous callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+from .rfc9111.cachestatus import CacheStatus
+from .rfc9111.invalidating import invalidated
+from .rfc9111.judging import Freshen, Keep, Pass, Refetch, UseStale, judge, judge_failure
+from .rfc9111.message import Fields, Request, Response, StoredResponse
+from .rfc9111.options import CacheOptions
+from .rfc9111.responding import gateway_timeout, respond
+from .rfc9111.selecting import Ask, Refuse, Reuse, select
+from .rfc9111.target import cache_key, flight_key
+from .rfc9111.validating import conditional, unconditional
+from .steps import (
+    Alone,
+    Answer,
+    Arrived,
+    Change,
+    Discard,
+    Enter,
+    Failed,
+    Forget,
+    Forward,
+    Joined,
+    Later,
+    Lead,
+    Leave,
+    LookUp,
+    Open,
+    Store,
+)
+
+__all__ = ["exchange", "revalidate"]
+
+ROUNDS = 4  # an entry that keeps vanishing between look-up and opening must not loop for ever
+
+Exchange = Generator[Any, Any, "Answer | Failed | None"]
+
+
+def exchange(request: Request, options: CacheOptions) -> Exchange:
+    """Every way a request can go. Ends with an :class:`Answer`, or with :class:`Failed` when there is none to give."""
+    if options.mode == "off" or request.method not in ("GET", "HEAD"):
+        return (yield from _write_through(request, options))
+    key = cache_key(request.uri, options)
+    settled = False
+    for _ in range(ROUNDS):
+        responses, now = yield LookUp(key)
+        decision = select(request, responses, now, options)
+        if isinstance(decision, Refuse):
+            return _told(gateway_timeout(), CacheStatus(detail=decision.why), shareable=True)
+        if isinstance(decision, Reuse):
+            status = CacheStatus(hit=True, ttl=decision.ttl)
+            if (answer := (yield from _answer_from(decision.stored, request, key, now, status))) is None:
+                continue
+            if decision.validate_later:
+                yield Later(request)
+            return answer
+        if settled or not decision.collapsible:
+            break
+        came = yield Enter(flight_key(key, request, responses))
+        if isinstance(came, Joined):
+            joined = select(request, (came.stored,), now, options)
+            if isinstance(joined, Reuse) and not joined.validate_later:
+                response, _ = respond(request, came.stored, now)
+                status = CacheStatus(forward=decision.why, collapsed=True, ttl=joined.ttl)
+                return _told(response, status, came.body, stored=came.stored, shareable=True)
+            yield Leave(came.body)
+            break
+        if isinstance(came, Alone):
+            break
+        settled = isinstance(came, Lead)  # whoever led before may have stored what is wanted: look once more
+    return (yield from _ask(request, key, decision, options))
+
+
+def revalidate(request: Request, options: CacheOptions) -> Exchange:
+    """Validate a stale response that has already answered (RFC 5861 section 3); None when nobody need do it."""
+    request = unconditional(request)
+    key = cache_key(request.uri, options)
+    leading = False
+    while True:
+        responses, now = yield LookUp(key)
+        decision = select(request, responses, now, options)
+        if not (isinstance(decision, Reuse) and decision.validate_later):
+            return None
+        if leading:
+            return (yield from _ask(request, key, Ask("stale", (decision.stored,)), options))
+        if not isinstance((yield Enter(flight_key(key, request, responses))), Lead):
+            return None
+        leading = True
+
+
+def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchange:
+    """Forward, with what we have as the condition; and once more without it when the answer was to nothing we have."""
+    candidates = ask.candidates
+    for sent in (conditional(request, candidates, options), request):
+        came = yield Forward(sent)
+        if isinstance(came, Failed):
+            stale = judge_failure(request, candidates, came.time, options)
+            status = CacheStatus(forward=ask.why, detail="stale-if-error")
+            answer = (yield from _answer_from(stale, request, key, came.time, status)) if stale else None
+            return answer and replace(answer, shareable=False) or came
+        status = CacheStatus(forward=ask.why, forward_status=came.response.status)
+        verdict = judge(request, sent, came.response, came.request_time, came.response_time, candidates, options)
+        match verdict:
+            case Pass(changes):
+                if changes:
+                    yield Change(key, changes)
+                return _passed(came, status)
+            case Keep(stored, shareable, part):
+                held = yield Store(key, stored, came, shareable, part)
+                if held is not None:
+                    body, kept = held
+                    if not kept:
+                        return _passed(came, status)
+                    status = replace(status, stored=True)
+                    response = respond(request, stored, came.response_time)[0] if part else came.response
+                    return _told(response, status, body, stored=stored, shareable=shareable)
+            case Freshen(changes, selected, shareable):
+                yield Change(key, changes)
+                if selected is None:
+                    return _passed(came, status)
+                yield Discard(came)
+                answer = yield from _answer_from(selected, request, key, came.response_time, status)
+                if answer is not None:
+                    return replace(answer, shareable=shareable)
+            case UseStale(stored):
+                status = replace(status, detail="stale-if-error")
+                answer = yield from _answer_from(stored, request, key, came.response_time, status)
+                if answer is None:
+                    return _passed(came, status)
+                yield Discard(came)
+                return replace(answer, shareable=False)
+            case Refetch():
+                yield Discard(came)
+        candidates = ()
+    raise AssertionError("an unconditional request leaves nothing to refetch")
+
+
+def _answer_from(stored: StoredResponse, request: Request, key: str, now: float, status: CacheStatus) -> Exchange:
+    """Answer with a stored response; None when its body is gone."""
+    response, span = respond(request, stored, now)
+    body = None
+    if span is not None and (body := (yield Open(key, stored))) is None:
+        return None
+    return _told(response, status, body, span, stored=stored, shareable=True)
+
+
+def _write_through(request: Request, options: CacheOptions) -> Exchange:
+    """Forward a request that a cache may not answer, and forget what it changed (RFC 9111 sections 4 and 4.4)."""
+    came = yield Forward(request)
+    if isinstance(came, Failed) or options.mode == "off":
+        return came if isinstance(came, Failed) else Answer(came.response, came.source, arrived=came)
+    for uri in invalidated(request, came.response):
+        yield Forget(cache_key(uri, options))
+    return _passed(came, CacheStatus(forward="method", forward_status=came.response.status))
+
+
+def _passed(came: Arrived, status: CacheStatus) -> Answer:
+    return replace(_told(came.response, status, came.source), arrived=came)
+
+
+def _told(
+    response: Response,
+    status: CacheStatus,
+    body: Any = None,
+    span: tuple[int, int] | None = None,
+    *,
+    stored: StoredResponse | None = None,
+    shareable: bool = False,
+) -> Answer:
+    """An answer that says in Cache-Status how it came about (RFC 9211)."""
+    fields = Fields((*response.fields, ("Cache-Status", str(status))))
+    return Answer(replace(response, fields=fields), body, span, stored, shareable=shareable)

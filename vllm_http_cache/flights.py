@@ -1,0 +1,183 @@
+"""Who leads, who follows: one request to the origin for all who ask for the same at the same time.
+
+A flight has one leader and a queue of followers, each a task or a thread of any event loop of this process. Between
+processes the leaders compete for the storage's claim. What became of the leader decides what the followers do:
+
+- what it receives may be shared: they join its download while it lasts, and look up again after it;
+- it turned out not shareable: all go alone, and for a while nobody queues for it again;
+- the leader gave up before there was anything to share: exactly one follower leads in its place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .steps import Again, Alone, Lead
+
+if TYPE_CHECKING:
+    from .downloads import Download
+    from .loops import Bell
+    from .rfc9111.message import StoredResponse
+    from .storage.protocol import Claim
+
+__all__ = ["Flights", "Seat", "Ticket"]
+
+UNSHAREABLE_SECONDS = 60.0
+UNSHAREABLE_FLIGHTS = 4096
+
+
+class Ticket:
+    """A follower's place in the queue. ``outcome`` is set before the bell rings: a Seat leads, a Landing may be joined."""
+
+    __slots__ = ("bell", "flight", "outcome")
+
+    def __init__(self, flight: _Flight, bell: Bell) -> None:
+        self.flight = flight
+        self.bell = bell
+        self.outcome: Seat | Landing | Again | Alone | None = None
+
+
+class Landing:
+    """A download that others may join."""
+
+    __slots__ = ("download", "stored")
+
+    def __init__(self, stored: StoredResponse, download: Download) -> None:
+        self.stored = stored
+        self.download = download
+
+
+class _Flight:
+    __slots__ = ("key", "landing", "queue")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.queue: deque[Ticket] = deque()
+        self.landing: Landing | None = None
+
+
+class Seat(Lead):
+    """The leader's. Exactly one of its ends counts: the first of finish, part and abandon."""
+
+    __slots__ = ("_flight", "_flights", "claim", "taken")
+
+    def __init__(self, flights: Flights, flight: _Flight) -> None:
+        self._flights = flights
+        self._flight = flight
+        self.taken = False
+        self.claim: Claim | None = None
+
+    def land(self, stored: StoredResponse, download: Download) -> None:
+        """The head is here and the body may be shared while it arrives; whoever drives the download finishes."""
+        self._flights._land(self._flight, Landing(stored, download))
+
+    def finish(self) -> None:
+        """The storage has what there is to have."""
+        if self._end():
+            self._flights._release(self._flight, Again())
+
+    def part(self) -> None:
+        """What came is for this caller only."""
+        if self._end():
+            self._flights._part(self._flight)
+
+    def abandon(self) -> None:
+        """Nothing came of it."""
+        if self._end():
+            self._flights._promote(self._flight)
+
+    def _end(self) -> bool:
+        ended, self.taken = self.taken, True
+        if self.claim is not None:
+            self.claim.release()
+            self.claim = None
+        return not ended
+
+
+class Flights:
+    """The flights of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every flight (in a forked child: their leaders are the parent's)."""
+        self._lock = threading.Lock()
+        self._flights: dict[str, _Flight] = {}
+        self._unshareable: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def enter(self, key: str, bell: Callable[[], Bell]) -> Seat | Landing | Alone | Ticket:
+        """Lead, join, go alone, or wait with the ticket for the bell."""
+        with self._lock:
+            until = self._unshareable.get(key)
+            if until is not None:
+                if self._clock() < until:
+                    return Alone()
+                del self._unshareable[key]
+            flight = self._flights.get(key)
+            if flight is None:
+                flight = self._flights[key] = _Flight(key)
+                return Seat(self, flight)
+            if flight.landing is not None and flight.landing.download.open():
+                return flight.landing
+            ticket = Ticket(flight, bell())
+            flight.queue.append(ticket)
+            return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """A follower waits no longer. Had it just been made the leader, the next in the queue is."""
+        with self._lock:
+            outcome = ticket.outcome
+            if outcome is None:
+                ticket.flight.queue.remove(ticket)
+                ticket.outcome = Alone()
+        if isinstance(outcome, Seat):
+            outcome.abandon()
+
+    def shareable(self, key: str) -> None:
+        """What was not shareable has become so."""
+        if self._unshareable:
+            with self._lock:
+                self._unshareable.pop(key, None)
+
+    def _land(self, flight: _Flight, landing: Landing) -> None:
+        with self._lock:
+            flight.landing = landing
+            self._tell_all(flight, landing)
+
+    def _release(self, flight: _Flight, outcome: Any) -> None:
+        with self._lock:
+            if self._flights.get(flight.key) is flight:
+                del self._flights[flight.key]
+            self._tell_all(flight, outcome)
+
+    def _part(self, flight: _Flight) -> None:
+        with self._lock:
+            if len(self._unshareable) >= UNSHAREABLE_FLIGHTS:
+                self._unshareable.pop(next(iter(self._unshareable)))
+            self._unshareable[flight.key] = self._clock() + UNSHAREABLE_SECONDS
+        self._release(flight, Alone())
+
+    def _promote(self, flight: _Flight) -> None:
+        with self._lock:
+            flight.landing = None
+            if flight.queue:
+                self._tell(flight.queue.popleft(), Seat(self, flight))
+            elif self._flights.get(flight.key) is flight:
+                del self._flights[flight.key]
+
+    def _tell_all(self, flight: _Flight, outcome: Any) -> None:
+        while flight.queue:
+            self._tell(flight.queue.popleft(), outcome)
+
+    def _tell(self, ticket: Ticket, outcome: Any) -> None:
+        ticket.outcome = outcome
+        ticket.bell.ring()
