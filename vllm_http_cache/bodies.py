@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import anyio
@@ -20,10 +21,20 @@ from .rfc9111.validating import same_representation
 from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
 from .wire import Caller, Fetched
 
-__all__ = ["AsyncCachedBody", "CachedBody", "DownloadSupply", "EmptySupply", "ForeignSupply", "StoredSupply", "Supply"]
+__all__ = ["AsyncCachedBody", "CachedBody", "DownloadSupply", "EmptySupply", "ForeignSupply", "StoredSupply", "Supply", "close_abandoned"]
 
 POLL = 0.01  # seconds between looks at a body that another process is writing
 POLLS_PER_CLAIM = 20  # looks after which we try whether its writer is still alive
+
+
+_abandoned: SimpleQueue[Supply] = SimpleQueue()  # its put may be called while its own get is under way: by a collector
+
+
+def close_abandoned() -> None:
+    """Close the supplies of bodies that were thrown away unclosed. Their collector may run inside any lock of ours."""
+    while not _abandoned.empty():
+        with suppress(Empty):
+            _abandoned.get_nowait().close()
 
 
 class Supply(Protocol):
@@ -196,8 +207,8 @@ class _Body:
         return data[self._given - skipped :]
 
     def __del__(self) -> None:
-        with suppress(Exception):
-            self._end()
+        if getattr(self, "_supply", None) is not None:
+            _abandoned.put(self._supply)
 
 
 class CachedBody(_Body):

@@ -19,7 +19,7 @@ from weakref import WeakSet
 import anyio
 
 from . import steps
-from .bodies import AsyncCachedBody, CachedBody
+from .bodies import AsyncCachedBody, CachedBody, close_abandoned
 from .course import Course
 from .downloads import PulledDownload, PumpedDownload
 from .exchange import Exchange, exchange, revalidate
@@ -83,6 +83,7 @@ class Cache:
         self.storage.forget(cache_key(uri, self.options))
 
     def _drive(self, way: Exchange, request: Request, send: Send, caller: Caller) -> Fetched | None:
+        close_abandoned()
         course = Course(self, caller)
         said: Any = None
         try:
@@ -110,6 +111,7 @@ class Cache:
             way.close()
 
     async def _adrive(self, way: Exchange, request: Request, send: AsyncSend, caller: Caller) -> Fetched | None:
+        close_abandoned()
         course = Course(self, caller)
         said: Any = None
         try:
@@ -195,6 +197,7 @@ class Cache:
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
+            close_abandoned()
             for stop in tuple(self._background.values()):
                 stop()
             self.storage.close()

@@ -89,7 +89,8 @@ class Download:
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # a cancelled task leaves its thread behind, still writing
         self._tail: deque[bytes] = deque()
-        self._tail_start = prefix  # offset of the tail's first octet; all before it can be read from _written
+        self._tail_start = prefix  # offset of the tail's first octet
+        self._on_disk = prefix  # octets that can be read from _written; short of the tail once there is no room
         self._received = prefix
         self._ended = False
         self._error: Broken | None = None
@@ -134,17 +135,19 @@ class Download:
         """
         with self._lock:
             offset = reader.offset
-            if offset >= self._tail_start:
+            if offset >= self._on_disk:
+                if reader.lost:
+                    raise Broken("the storage has no room for the rest of this body")
                 data = self._from_tail(offset)
                 if data is None:
-                    if reader.lost or self._error is not None:
-                        raise self._error or Broken("the storage has no room for the rest of this body")
+                    if self._error is not None:
+                        raise self._error
                     return b"" if self._ended else None
                 reader.offset += len(data)
                 made_room = self._writer is None and self._trim()
             else:
                 data, made_room = None, False
-                size = min(CHUNK, self._tail_start - offset)
+                size = min(CHUNK, self._on_disk - offset)
         if data is None:
             data = self._written.read(offset, size, wait=wait)
             reader.offset += len(data)
@@ -202,6 +205,7 @@ class Download:
         with self._lock:
             if stored:
                 self._tail_start += len(data)
+                self._on_disk = self._tail_start
                 for _ in chunks:
                     self._tail.popleft()
                 return
@@ -210,6 +214,7 @@ class Download:
                 reader.lost = True
             self._ring(self._readers)
             del self._readers[1:]
+            self._trim()
         writer.abort()
         if self._seat is not None:
             self._seat.part()

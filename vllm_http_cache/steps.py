@@ -110,9 +110,10 @@ class Failed:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
 class Lead:
     """Go first; others of the same flight wait for you."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,325 @@
+"""One body for many readers: nobody waits for a slow one, nothing half is kept, and all of it ends with the last."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterable
+
+import anyio
+import pytest
+
+from tests.core.memory import MemoryStorage
+from vllm_http_cache.coding import CodingCheck
+from vllm_http_cache.downloads import TAIL, Broken, Download, PulledDownload, PumpedDownload, Reader
+from vllm_http_cache.rfc9111.message import BodyRef
+from vllm_http_cache.wire import Caller
+
+
+class Source:
+    """Gives the scripted chunks; an exception among them is raised."""
+
+    def __init__(self, chunks: Iterable[bytes | Exception]) -> None:
+        self.chunks = list(chunks)
+        self.given = 0
+        self.closed = False
+
+    def read(self) -> bytes:
+        if not self.chunks:
+            return b""
+        chunk = self.chunks.pop(0)
+        if isinstance(chunk, Exception):
+            raise chunk
+        self.given += 1
+        return chunk
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class AsyncSource:
+    """The same, each chunk once its turn is allowed."""
+
+    def __init__(self, chunks: Iterable[bytes | Exception], held: bool = False) -> None:
+        self._source = Source(chunks)
+        self.gate = anyio.Event()
+        if not held:
+            self.gate.set()
+
+    @property
+    def closed(self) -> bool:
+        return self._source.closed
+
+    @property
+    def given(self) -> int:
+        return self._source.given
+
+    async def read(self) -> bytes:
+        await self.gate.wait()
+        await anyio.lowlevel.checkpoint()
+        return self._source.read()
+
+    async def aclose(self) -> None:
+        self._source.close()
+
+
+class Kept:
+    """Collects what a download puts on record."""
+
+    def __init__(self) -> None:
+        self.storage = MemoryStorage()
+        self.refs: list[BodyRef] = []
+
+    def pulled(self, source: Source, length: int | None = None, coding: CodingCheck | None = None) -> PulledDownload:
+        return PulledDownload(source, *self._rest(length, coding))
+
+    def pumped(self, source: AsyncSource, length: int | None = None) -> PumpedDownload:
+        return PumpedDownload(source, *self._rest(length, None))
+
+    def _rest(self, length: int | None, coding: CodingCheck | None) -> tuple[object, ...]:
+        writer = self.storage.create_body("k", length)
+        return writer, length, coding, self.refs.append, lambda: None, None
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [self.storage.bodies[ref.name] for ref in self.refs]
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+def attached(download: Download) -> Reader:
+    reader = download.attach()
+    assert reader is not None
+    return reader
+
+
+def read_all(download: Download, reader: Reader, caller: Caller = Caller()) -> bytes:
+    parts = []
+    for _ in range(10_000):
+        data = download.take(reader)
+        if data is None:
+            download.wait(reader, caller)
+        elif data:
+            parts.append(data)
+        else:
+            return b"".join(parts)
+    raise AssertionError("endless")
+
+
+async def aread_all(download: Download, reader: Reader) -> bytes:
+    parts = []
+    for _ in range(10_000):
+        data = download.take(reader)
+        if data is None:
+            await download.await_more(reader, Caller())
+        elif data:
+            parts.append(data)
+        else:
+            return b"".join(parts)
+    raise AssertionError("endless")
+
+
+CHUNKS = [bytes([n]) * 100_000 for n in range(10)]
+
+
+def test_a_reader_gets_each_chunk_as_it_comes(kept: Kept) -> None:
+    download = kept.pulled(Source([b"one", b"two"]))
+    reader = attached(download)
+    assert download.take(reader) is None
+    download.wait(reader, Caller())
+    assert download.take(reader) == b"one"
+    assert download.take(reader) is None
+
+
+def test_the_body_is_kept_when_whole(kept: Kept) -> None:
+    download = kept.pulled(source := Source(CHUNKS), 1_000_000)
+    assert read_all(download, attached(download)) == b"".join(CHUNKS)
+    assert kept.bodies == [b"".join(CHUNKS)]
+    assert source.closed
+
+
+def test_a_body_shorter_than_announced_is_an_error_and_not_kept(kept: Kept) -> None:
+    download = kept.pulled(Source([b"half"]), 8)
+    with pytest.raises(Broken, match="4 octets came where 8"):
+        read_all(download, attached(download))
+    assert kept.bodies == [] and kept.storage.open_writers == 0
+
+
+def test_an_error_of_the_source_reaches_every_reader_and_nothing_is_kept(kept: Kept) -> None:
+    error = OSError("reset")
+    download = kept.pulled(source := Source([b"half", error]))
+    readers = [attached(download), attached(download)]
+    for reader in readers:
+        with pytest.raises(Broken) as caught:
+            read_all(download, reader)
+        assert caught.value.error is error
+    assert kept.bodies == [] and kept.storage.open_writers == 0 and source.closed
+
+
+def test_an_unfinished_content_coding_reaches_the_reader_and_is_not_kept(kept: Kept) -> None:
+    coded = gzip.compress(b"hello" * 1000)
+    for data, bodies in ((coded[:-8], []), (coded, [coded])):
+        kept.refs.clear()
+        download = kept.pulled(Source([data]), len(data), CodingCheck())
+        assert read_all(download, attached(download)) == data
+        assert kept.bodies == bodies
+
+
+def test_gzip_members_may_follow_one_another(kept: Kept) -> None:
+    data = gzip.compress(b"a") + gzip.compress(b"b")
+    download = kept.pulled(Source([data]), len(data), CodingCheck())
+    read_all(download, attached(download))
+    assert kept.bodies == [data]
+
+
+def test_readers_of_a_synchronous_source_pull_for_each_other(kept: Kept) -> None:
+    source = Source(CHUNKS)
+    download = kept.pulled(source)
+    readers = [attached(download) for _ in range(8)]
+    got: list[bytes] = []
+    threads = [threading.Thread(target=lambda r=r: got.append(read_all(download, r))) for r in readers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert got == [b"".join(CHUNKS)] * 8
+    assert source.given == len(CHUNKS)
+
+
+def test_a_slow_reader_holds_nobody_back(kept: Kept) -> None:
+    download = kept.pulled(Source(CHUNKS))
+    slow, fast = attached(download), attached(download)
+    assert read_all(download, fast) == b"".join(CHUNKS)
+    assert read_all(download, slow) == b"".join(CHUNKS)
+
+
+def test_memory_holds_no_more_than_the_tail_and_a_chunk(kept: Kept) -> None:
+    download = kept.pulled(Source(CHUNKS))
+    slow, fast = attached(download), attached(download)
+    for _ in range(len(CHUNKS)):
+        download.wait(fast, Caller())
+        while download.take(fast):
+            pass
+        assert sum(map(len, download._tail)) < TAIL + len(CHUNKS[0])
+    download.detach(slow)
+
+
+def test_when_the_last_reader_leaves_the_source_is_closed_and_nothing_kept(kept: Kept) -> None:
+    download = kept.pulled(source := Source(CHUNKS))
+    one, other = attached(download), attached(download)
+    download.wait(one, Caller())
+    download.detach(one)
+    assert not source.closed
+    download.detach(other)
+    assert source.closed and kept.bodies == []
+    assert kept.storage.open_writers == kept.storage.open_readers == 0
+    assert download.attach() is None
+
+
+def test_a_reader_may_leave_after_the_end_and_nothing_stays_open(kept: Kept) -> None:
+    download = kept.pulled(Source([b"x"]))
+    reader = attached(download)
+    read_all(download, reader)
+    download.detach(reader)
+    assert kept.storage.open_writers == kept.storage.open_readers == 0
+
+
+def test_without_room_the_first_reader_gets_all_of_it_and_nothing_is_kept(kept: Kept) -> None:
+    kept.storage.room = 400_000
+    download = kept.pulled(Source(CHUNKS))
+    first, second = attached(download), attached(download)
+    assert read_all(download, first) == b"".join(CHUNKS)
+    with pytest.raises(Broken, match="no room"):
+        read_all(download, second)
+    assert kept.bodies == []
+
+
+def test_a_waiter_keeps_its_own_time_out(kept: Kept) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    class Stalled(Source):
+        def read(self) -> bytes:
+            entered.set()
+            release.wait(10)
+            return b""
+
+    download = kept.pulled(Stalled([]))
+    leader, follower = attached(download), attached(download)
+    thread = threading.Thread(target=read_all, args=(download, leader))
+    thread.start()
+    assert entered.wait(10)
+    with pytest.raises(TimeoutError):
+        download.wait(follower, Caller(timeout=0.01))
+    release.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.anyio
+async def test_a_pump_receives_without_its_readers(kept: Kept) -> None:
+    download = kept.pumped(AsyncSource(CHUNKS), 1_000_000)
+    first, second = attached(download), attached(download)
+    download.detach(first)
+    assert await aread_all(download, second) == b"".join(CHUNKS)
+    assert kept.bodies == [b"".join(CHUNKS)]
+
+
+@pytest.mark.anyio
+async def test_a_pump_stops_when_nobody_reads(kept: Kept) -> None:
+    source = AsyncSource(CHUNKS, held=True)
+    download = kept.pumped(source)
+    reader = attached(download)
+    await anyio.lowlevel.checkpoint()
+    download.detach(reader)
+    with anyio.fail_after(10):
+        while not source.closed:
+            await anyio.sleep(0.001)
+    assert kept.bodies == [] and kept.storage.open_writers == 0
+
+
+@pytest.mark.anyio
+async def test_a_pump_without_room_goes_at_its_readers_pace(kept: Kept) -> None:
+    kept.storage.room = 0
+    chunks = [bytes([n]) * 100_000 for n in range(50)]
+    source = AsyncSource(chunks)
+    download = kept.pumped(source)
+    reader = attached(download)
+    await download.await_more(reader, Caller())
+    for _ in range(200):
+        await anyio.sleep(0)
+    assert source.given <= TAIL // 100_000 + 2
+    with anyio.fail_after(10):
+        assert await aread_all(download, reader) == b"".join(chunks)
+
+
+@pytest.mark.anyio
+async def test_a_thread_follows_what_a_task_receives(kept: Kept) -> None:
+    source = AsyncSource(CHUNKS, held=True)
+    download = kept.pumped(source)
+    leader, follower = attached(download), attached(download)
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.append(read_all(download, follower)))
+    thread.start()
+    source.gate.set()
+    assert await aread_all(download, leader) == b"".join(CHUNKS)
+    await anyio.to_thread.run_sync(thread.join, 10)
+    assert got == [b"".join(CHUNKS)]
+
+
+@pytest.mark.anyio
+async def test_a_task_follows_what_a_thread_pulls(kept: Kept) -> None:
+    download = kept.pulled(Source(CHUNKS))
+    follower = attached(download)
+    assert await aread_all(download, follower) == b"".join(CHUNKS)
+    assert kept.bodies == [b"".join(CHUNKS)]
+
+
+@pytest.mark.anyio
+async def test_an_error_of_an_asynchronous_source_is_its_readers(kept: Kept) -> None:
+    download = kept.pumped(AsyncSource([b"half", OSError("reset")]))
+    with pytest.raises(Broken, match="reset"):
+        await aread_all(download, attached(download))
+    assert kept.bodies == []

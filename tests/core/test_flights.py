@@ -1,0 +1,148 @@
+"""Who leads and who follows, with nobody's body involved."""
+
+from __future__ import annotations
+
+import pytest
+
+from vllm_http_cache.flights import UNSHAREABLE_FLIGHTS, UNSHAREABLE_SECONDS, Flights, Landing, Seat, Ticket
+from vllm_http_cache.loops import ThreadBell
+from vllm_http_cache.steps import Again, Alone
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Open:
+    """A download that can be joined."""
+
+    def open(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def flights(clock: Clock) -> Flights:
+    return Flights(clock)
+
+
+def lead(flights: Flights, key: str = "k") -> Seat:
+    came = flights.enter(key, ThreadBell)
+    assert isinstance(came, Seat)
+    return came
+
+
+def follow(flights: Flights, key: str = "k") -> Ticket:
+    came = flights.enter(key, ThreadBell)
+    assert isinstance(came, Ticket)
+    assert came.outcome is None
+    return came
+
+
+def rung(ticket: Ticket) -> bool:
+    assert isinstance(ticket.bell, ThreadBell)
+    return ticket.bell.wait(0)
+
+
+def test_the_first_leads_and_others_of_the_same_key_wait(flights: Flights) -> None:
+    lead(flights)
+    assert not rung(follow(flights))
+    lead(flights, "another key")
+
+
+def test_finish_sends_all_followers_to_look_again_and_frees_the_key(flights: Flights) -> None:
+    seat, followers = lead(flights), [follow(flights) for _ in range(3)]
+    seat.finish()
+    assert all(rung(f) and isinstance(f.outcome, Again) for f in followers)
+    assert len(flights) == 0
+    lead(flights)
+
+
+def test_abandon_wakes_exactly_one_who_then_leads(flights: Flights) -> None:
+    seat, first, second = lead(flights), follow(flights), follow(flights)
+    seat.abandon()
+    assert rung(first) and isinstance(first.outcome, Seat)
+    assert not rung(second)
+    first.outcome.finish()
+    assert isinstance(second.outcome, Again)
+
+
+def test_a_follower_who_leaves_is_not_woken(flights: Flights) -> None:
+    seat, first, second = lead(flights), follow(flights), follow(flights)
+    flights.leave(first)
+    seat.abandon()
+    assert isinstance(second.outcome, Seat)
+
+
+def test_a_follower_who_leaves_when_just_promoted_passes_the_lead_on(flights: Flights) -> None:
+    seat, first, second = lead(flights), follow(flights), follow(flights)
+    seat.abandon()
+    flights.leave(first)
+    assert isinstance(second.outcome, Seat)
+
+
+def test_when_all_have_gone_nothing_is_left(flights: Flights) -> None:
+    seat, first = lead(flights), follow(flights)
+    flights.leave(first)
+    seat.abandon()
+    assert len(flights) == 0
+
+
+def test_only_the_first_end_of_a_seat_counts(flights: Flights) -> None:
+    seat = lead(flights)
+    seat.finish()
+    other = lead(flights)
+    seat.part()
+    assert isinstance(follow(flights), Ticket)  # neither freed nor marked by the ended seat
+    other.finish()
+
+
+def test_what_is_not_shareable_sends_all_alone_and_is_remembered_for_a_while(flights: Flights, clock: Clock) -> None:
+    seat, follower = lead(flights), follow(flights)
+    seat.part()
+    assert isinstance(follower.outcome, Alone)
+    assert isinstance(flights.enter("k", ThreadBell), Alone)
+    clock.now = UNSHAREABLE_SECONDS
+    lead(flights)
+
+
+def test_what_becomes_shareable_is_led_again(flights: Flights) -> None:
+    lead(flights).part()
+    flights.shareable("k")
+    lead(flights)
+
+
+def test_the_memory_of_the_unshareable_is_bounded(flights: Flights) -> None:
+    for n in range(UNSHAREABLE_FLIGHTS + 1):
+        lead(flights, str(n)).part()
+    lead(flights, "0")
+    assert isinstance(flights.enter("1", ThreadBell), Alone)
+
+
+def test_landing_is_joined_by_those_who_wait_and_by_those_who_come(flights: Flights) -> None:
+    seat, waiting = lead(flights), follow(flights)
+    seat.land(object(), Open())  # type: ignore[arg-type]
+    assert isinstance(waiting.outcome, Landing)
+    assert isinstance(flights.enter("k", ThreadBell), Landing)
+
+
+def test_a_claim_is_released_by_every_end(flights: Flights) -> None:
+    released = []
+
+    class Claim:
+        def release(self) -> None:
+            released.append(1)
+
+    for end in ("finish", "part", "abandon"):
+        seat = lead(flights, end)
+        seat.claim = Claim()
+        getattr(seat, end)()
+        getattr(seat, end)()
+    assert len(released) == 3
