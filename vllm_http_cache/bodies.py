@@ -21,7 +21,16 @@ from .rfc9111.validating import same_representation
 from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
 from .wire import Caller, Fetched
 
-__all__ = ["AsyncCachedBody", "CachedBody", "DownloadSupply", "EmptySupply", "ForeignSupply", "StoredSupply", "Supply", "close_abandoned"]
+__all__ = [
+    "AsyncCachedBody",
+    "CachedBody",
+    "DownloadSupply",
+    "EmptySupply",
+    "ForeignSupply",
+    "StoredSupply",
+    "Supply",
+    "close_abandoned",
+]
 
 POLL = 0.01  # seconds between looks at a body that another process is writing
 POLLS_PER_CLAIM = 20  # looks after which we try whether its writer is still alive
@@ -178,12 +187,11 @@ class _Body:
     def __init__(
         self,
         supply: Supply,
-        length: int | None,
         caller: Caller,
         stored: StoredResponse | None,
         resume: Callable[[], Any] | None,
     ) -> None:
-        self.length = length
+        self.length = supply.length
         self._supply: Supply | None = supply
         self._caller = caller
         self._stored = stored
@@ -207,7 +215,7 @@ class _Body:
         return data[self._given - skipped :]
 
     def __del__(self) -> None:
-        if getattr(self, "_supply", None) is not None:
+        if self._supply is not None:
             _abandoned.put(self._supply)
 
 

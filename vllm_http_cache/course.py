@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from . import steps
+from .boarding import Boarding
 from .bodies import DownloadSupply, EmptySupply, ForeignSupply, StoredSupply, Supply
 from .coding import coding_check
 from .downloads import CHUNK, Download
-from .flights import Landing, Seat, Ticket
+from .flights import Seat
 from .loops import TaskBell, ThreadBell
 from .rfc9111.message import Fields, StoredResponse
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from .rfc9111.message import Request
 
 __all__ = ["Course"]
-
-CLAIM_SECONDS = 30.0  # how long a caller without a time-out of its own waits for a leader in another process
-PART_GONE = object()
 
 
 class Course:
@@ -62,11 +60,10 @@ class Course:
                 record = storage.read(key, wait=wait)
                 return (record.responses if record else ()), self._cache.clock()
             case steps.Open(key, stored):
-                reader = storage.open_body(stored.body, wait=wait) if stored.body else None
-                if reader is None:
+                if (ref := stored.body) is None or (reader := storage.open_body(ref, wait=wait)) is None:
                     self._cache.change(key, ((stored, None),))
                     return None
-                self._supply = StoredSupply(reader, lambda: self._cache.drop_body(key, stored.body))
+                self._supply = StoredSupply(reader, lambda: self._cache.drop_body(key, ref))
                 return self._supply
             case steps.Change(key, changes):
                 self._cache.change(key, changes)
@@ -101,71 +98,56 @@ class Course:
     # Single flight.
 
     def enter(self, flight: str) -> Seat | Joined | Again | Alone:
-        came = self._cache.flights.enter(flight, ThreadBell)
-        if isinstance(came, Ticket):
-            ticket, came = came, None
-            try:
-                ticket.bell.wait(self._caller.timeout)
-                came = ticket.outcome
-            finally:
-                if came is None:
-                    self._cache.flights.leave(ticket)
-        for pause in (boarding := self._board(flight, came)):
-            time.sleep(pause)
-        return self._seated(boarding)
+        boarding = Boarding(self._cache, self._caller, flight, bell := ThreadBell())
+        try:
+            if boarding.queued:
+                bell.wait(self._caller.timeout)
+            for pause in boarding:
+                time.sleep(pause)
+        finally:
+            self._board(boarding)
+        return boarding.outcome
 
     async def aenter(self, flight: str) -> Seat | Joined | Again | Alone:
-        came = self._cache.flights.enter(flight, TaskBell)
-        if isinstance(came, Ticket):
-            ticket, came = came, None
-            try:
-                await ticket.bell.wait(self._caller.timeout)
-                came = ticket.outcome
-            finally:
-                if came is None:
-                    self._cache.flights.leave(ticket)
-        for pause in (boarding := self._board(flight, came)):
-            await anyio.sleep(pause)
-        return self._seated(boarding)
+        boarding = Boarding(self._cache, self._caller, flight, bell := TaskBell())
+        try:
+            if boarding.queued:
+                await bell.wait(self._caller.timeout)
+            for pause in boarding:
+                await anyio.sleep(pause)
+        finally:
+            self._board(boarding)
+        return boarding.outcome
 
-    def _board(self, flight: str, came: Seat | Landing | Again | Alone | None) -> _Boarding:
-        self._flight = flight
-        if isinstance(came, Seat):
-            self._seat = came
-        return _Boarding(self._cache, self._caller, flight, came)
-
-    def _seated(self, boarding: _Boarding) -> Seat | Joined | Again | Alone:
-        came = boarding.outcome
-        if not isinstance(came, Seat):
-            self._seat = None
-        if isinstance(came, Joined):
-            self._supply = came.body
-        return came
+    def _board(self, boarding: Boarding) -> None:
+        self._flight = boarding.flight
+        self._seat = boarding.seat()
+        if isinstance(boarding.outcome, Joined):
+            self._supply = boarding.outcome.body
 
     # Keeping a body.
 
-    def create(self, step: steps.Store) -> BodyWriter | None | object:
-        """Room for the arriving body, with the stored part in it already where it completes one."""
+    def create(self, step: steps.Store) -> BodyWriter | None:
+        """Room for the arriving body, with the octets of the stored part in it already where it completes one."""
         if not (step.arrived.framed or self._cache.options.store_unframed):
             return None
-        part = step.part
+        prefix = _prefix(step)
         length = _length_on_the_wire(step.arrived.response.fields)
-        prefix = part.body.length if part and part.body else 0
         writer = self._cache.storage.create_body(step.key, None if length is None else prefix + length)
-        if part is not None and (writer is None or not self._copy(part, writer)):
-            if writer is not None:
-                writer.abort()
-            return PART_GONE
-        with self._lock:
-            if not self._over:
-                self._writer = writer
-                return writer
-        if writer is not None:
+        if writer is None:
+            return None
+        if prefix and not self._copy(step.part, writer):
             writer.abort()
-        return None
+            return None
+        with self._lock:
+            if self._over:  # the caller was cancelled while its thread went on
+                writer.abort()
+                return None
+            self._writer = writer
+            return writer
 
-    def _copy(self, part: StoredResponse, writer: BodyWriter) -> bool:
-        reader = self._cache.storage.open_body(part.body) if part.body else None
+    def _copy(self, part: StoredResponse | None, writer: BodyWriter) -> bool:
+        reader = self._cache.storage.open_body(part.body) if part and part.body else None
         if reader is None:
             return False
         try:
@@ -181,24 +163,22 @@ class Course:
         return True
 
     def store(
-        self, writer: BodyWriter | None | object, step: steps.Store, kind: Callable[..., Download]
+        self, writer: BodyWriter | None, step: steps.Store, kind: Callable[..., Download]
     ) -> tuple[Any, bool] | None:
         """Start the download and let the followers join it."""
-        if writer is PART_GONE:
-            return None
         if writer is None:
-            return step.arrived.source, False
-        stored, fields = step.stored, step.arrived.response.fields
-        prefix = step.part.body.length if step.part and step.part.body else 0
+            return None if step.part else (step.arrived.source, False)
+        stored, fields, prefix = step.stored, step.arrived.response.fields, _prefix(step)
+        seat = self._seat if step.shareable else None
         length = _length_on_the_wire(fields)
         download = kind(
             step.arrived.source,
             writer,
             None if length is None else prefix + length,
-            coding_check(fields) if prefix == 0 and stored.status == 200 else None,
+            coding_check(fields) if stored.status != 206 and not prefix else None,
             lambda ref: self._cache.keep(step.key, replace(stored, body=ref)),
-            lambda: writer.publish(self._flight, stored) if self._seat and step.shareable else None,
-            self._seat if step.shareable else None,
+            lambda: writer.publish(self._flight, stored) if seat else None,
+            seat,
             prefix,
         )
         reader = download.attach()
@@ -208,9 +188,9 @@ class Course:
         self._led = True
         if step.shareable:
             self._cache.flights.shareable(self._flight)
-            if self._seat is not None:
-                self._seat.land(stored, download)
-                self._seat = None
+        if seat is not None:
+            self._seat = None
+            seat.land(stored, download)
         return self._supply, True
 
     # The end.
@@ -239,16 +219,18 @@ class Course:
             supply = self._supply
         if isinstance(supply, StoredSupply) and outcome.span is not None:
             supply.cut(*outcome.span)
-        own = outcome.arrived is None and self._led
-        whole = outcome.stored is not None and outcome.response.status == outcome.stored.status
-        body = kind(supply, supply.length, self._caller, outcome.stored, None if own or not whole else resume)
+        continuable = outcome.stored is not None and outcome.response.status == outcome.stored.status
+        body = kind(supply, self._caller, outcome.stored, resume if continuable and not self._led else None)
         return Fetched(outcome.response, body, refuse=self._veto(outcome.stored, supply))
 
     def _veto(self, stored: StoredResponse | None, supply: Supply) -> Callable[[], None]:
         cache, key = self._cache, self._key
 
         def refuse() -> None:
-            ref = supply.download.ref if isinstance(supply, DownloadSupply) else stored and stored.body
+            if isinstance(supply, DownloadSupply):
+                ref = supply.download.ref
+            else:
+                ref = stored.body if stored else None
             if ref is not None:
                 cache.drop_body(key, ref)
             elif isinstance(supply, ForeignSupply):
@@ -270,53 +252,14 @@ class Course:
         return self._source
 
 
-class _Boarding:
-    """Whether a process may lead: iterates over pauses in seconds until ``outcome`` is known."""
-
-    def __init__(self, cache: Cache, caller: Caller, flight: str, came: Seat | Landing | Again | Alone | None) -> None:
-        self.flight = flight
-        self.outcome: Seat | Joined | Again | Alone = Again()
-        self._cache = cache
-        self._caller = caller
-        self._came = came
-
-    def __iter__(self) -> Iterator[float]:
-        came = self._came
-        if came is None:
-            raise self._caller.timed_out()
-        if isinstance(came, Landing):
-            reader = came.download.attach()
-            self.outcome = Joined(came.stored, DownloadSupply(came.download, reader)) if reader else Again()
-        elif isinstance(came, Seat):
-            yield from self._lead(came)
-        else:
-            self.outcome = came
-
-    def _lead(self, seat: Seat) -> Iterator[float]:
-        """Lead once no other process does, or join what another process is receiving."""
-        storage, timeout = self._cache.storage, self._caller.timeout
-        waited, pause = 0.0, 0.002
-        self.outcome = seat
-        while (claim := storage.claim(self.flight)) is None:
-            if (growing := storage.growing(self.flight)) is not None:
-                seat.finish()
-                supply = ForeignSupply(growing, lambda: storage.claim(self.flight))
-                self.outcome = Joined(growing.stored, supply)
-                return
-            if timeout is None and waited > CLAIM_SECONDS:
-                seat.finish()
-                self.outcome = Alone()
-                return
-            if timeout is not None and waited > timeout:
-                raise self._caller.timed_out()
-            yield pause
-            waited, pause = waited + pause, min(pause * 1.5, 0.05)
-        seat.claim = claim
-
-
 def _length_on_the_wire(fields: Fields) -> int | None:
     """The octets that are to come, where Content-Length says so (RFC 9112 section 6.3)."""
     length = fields.get("content-length")
     if length is None or "transfer-encoding" in fields or not (length.isascii() and length.isdigit()):
         return None
     return int(length)
+
+
+def _prefix(step: steps.Store) -> int:
+    """The octets that are stored already."""
+    return step.part.body.length if step.part and step.part.body else 0

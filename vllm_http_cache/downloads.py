@@ -133,27 +133,30 @@ class Download:
         :raises Broken: they will not come.
         :raises BlockingIOError: with ``wait=False``, when they must be read from the disk.
         """
+        data: bytes | None = None
+        made_room = False
         with self._lock:
-            offset = reader.offset
-            if offset >= self._on_disk:
-                if reader.lost:
-                    raise Broken("the storage has no room for the rest of this body")
-                data = self._from_tail(offset)
-                if data is None:
-                    if self._error is not None:
-                        raise self._error
-                    return b"" if self._ended else None
-                reader.offset += len(data)
+            size = min(CHUNK, self._on_disk - reader.offset)
+            if size <= 0:
+                data = self._next(reader)
                 made_room = self._writer is None and self._trim()
-            else:
-                data, made_room = None, False
-                size = min(CHUNK, self._on_disk - offset)
-        if data is None:
-            data = self._written.read(offset, size, wait=wait)
+        if size > 0:
+            data = self._written.read(reader.offset, size, wait=wait)
             reader.offset += len(data)
-        if made_room:
+        elif made_room:
             self._room_made()
         return data
+
+    def _next(self, reader: Reader) -> bytes | None:
+        if reader.lost:
+            raise Broken("the storage has no room for the rest of this body")
+        data = self._from_tail(reader.offset)
+        if data is not None:
+            reader.offset += len(data)
+            return data
+        if self._error is not None:
+            raise self._error
+        return b"" if self._ended else None
 
     def _from_tail(self, offset: int) -> bytes | None:
         start = self._tail_start

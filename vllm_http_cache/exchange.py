@@ -44,7 +44,7 @@ __all__ = ["exchange", "revalidate"]
 
 ROUNDS = 4  # an entry that keeps vanishing between look-up and opening must not loop for ever
 
-Exchange = Generator[Any, Any, "Answer | Failed | None"]
+Exchange = Generator[Any, Any, Answer | Failed | None]
 
 
 def exchange(request: Request, options: CacheOptions) -> Exchange:
@@ -53,6 +53,7 @@ def exchange(request: Request, options: CacheOptions) -> Exchange:
         return (yield from _write_through(request, options))
     key = cache_key(request.uri, options)
     settled = False
+    decision: Ask | Reuse | Refuse = Ask("miss")
     for _ in range(ROUNDS):
         responses, now = yield LookUp(key)
         decision = select(request, responses, now, options)
@@ -79,24 +80,28 @@ def exchange(request: Request, options: CacheOptions) -> Exchange:
         if isinstance(came, Alone):
             break
         settled = isinstance(came, Lead)  # whoever led before may have stored what is wanted: look once more
-    return (yield from _ask(request, key, decision, options))
+    ask = decision if isinstance(decision, Ask) else Ask("miss")
+    return (yield from _ask(request, key, ask, options))
 
 
 def revalidate(request: Request, options: CacheOptions) -> Exchange:
     """Validate a stale response that has already answered (RFC 5861 section 3); None when nobody need do it."""
     request = unconditional(request)
     key = cache_key(request.uri, options)
-    leading = False
+    settled = False
     while True:
         responses, now = yield LookUp(key)
         decision = select(request, responses, now, options)
         if not (isinstance(decision, Reuse) and decision.validate_later):
             return None
-        if leading:
+        if settled:
             return (yield from _ask(request, key, Ask("stale", (decision.stored,)), options))
-        if not isinstance((yield Enter(flight_key(key, request, responses))), Lead):
+        came = yield Enter(flight_key(key, request, responses))
+        if isinstance(came, Joined):
+            yield Leave(came.body)
+        if not isinstance(came, Lead | Alone):
             return None
-        leading = True
+        settled = True
 
 
 def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchange:
@@ -106,9 +111,11 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
         came = yield Forward(sent)
         if isinstance(came, Failed):
             stale = judge_failure(request, candidates, came.time, options)
+            if stale is None:
+                return came
             status = CacheStatus(forward=ask.why, detail="stale-if-error")
-            answer = (yield from _answer_from(stale, request, key, came.time, status)) if stale else None
-            return answer and replace(answer, shareable=False) or came
+            answer = yield from _answer_from(stale, request, key, came.time, status)
+            return replace(answer, shareable=False) if answer else came
         status = CacheStatus(forward=ask.why, forward_status=came.response.status)
         verdict = judge(request, sent, came.response, came.request_time, came.response_time, candidates, options)
         match verdict:
@@ -146,7 +153,9 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
     raise AssertionError("an unconditional request leaves nothing to refetch")
 
 
-def _answer_from(stored: StoredResponse, request: Request, key: str, now: float, status: CacheStatus) -> Exchange:
+def _answer_from(
+    stored: StoredResponse, request: Request, key: str, now: float, status: CacheStatus
+) -> Generator[Any, Any, Answer | None]:
     """Answer with a stored response; None when its body is gone."""
     response, span = respond(request, stored, now)
     body = None

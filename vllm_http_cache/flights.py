@@ -114,7 +114,7 @@ class Flights:
     def __len__(self) -> int:
         return len(self._flights)
 
-    def enter(self, key: str, bell: Callable[[], Bell]) -> Seat | Landing | Alone | Ticket:
+    def enter(self, key: str, bell: Bell) -> Seat | Landing | Alone | Ticket:
         """Lead, join, go alone, or wait with the ticket for the bell."""
         with self._lock:
             until = self._unshareable.get(key)
@@ -128,19 +128,16 @@ class Flights:
                 return Seat(self, flight)
             if flight.landing is not None and flight.landing.download.open():
                 return flight.landing
-            ticket = Ticket(flight, bell())
+            ticket = Ticket(flight, bell)
             flight.queue.append(ticket)
             return ticket
 
-    def leave(self, ticket: Ticket) -> None:
-        """A follower waits no longer. Had it just been made the leader, the next in the queue is."""
+    def collect(self, ticket: Ticket) -> Seat | Landing | Again | Alone | None:
+        """What the follower was told; None when nothing yet, and then it waits no longer."""
         with self._lock:
-            outcome = ticket.outcome
-            if outcome is None:
+            if ticket.outcome is None:
                 ticket.flight.queue.remove(ticket)
-                ticket.outcome = Alone()
-        if isinstance(outcome, Seat):
-            outcome.abandon()
+            return ticket.outcome
 
     def shareable(self, key: str) -> None:
         """What was not shareable has become so."""

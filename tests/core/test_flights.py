@@ -34,13 +34,13 @@ def flights(clock: Clock) -> Flights:
 
 
 def lead(flights: Flights, key: str = "k") -> Seat:
-    came = flights.enter(key, ThreadBell)
+    came = flights.enter(key, ThreadBell())
     assert isinstance(came, Seat)
     return came
 
 
 def follow(flights: Flights, key: str = "k") -> Ticket:
-    came = flights.enter(key, ThreadBell)
+    came = flights.enter(key, ThreadBell())
     assert isinstance(came, Ticket)
     assert came.outcome is None
     return came
@@ -74,23 +74,25 @@ def test_abandon_wakes_exactly_one_who_then_leads(flights: Flights) -> None:
     assert isinstance(second.outcome, Again)
 
 
-def test_a_follower_who_leaves_is_not_woken(flights: Flights) -> None:
+def test_a_follower_who_waits_no_longer_is_not_woken(flights: Flights) -> None:
     seat, first, second = lead(flights), follow(flights), follow(flights)
-    flights.leave(first)
+    assert flights.collect(first) is None
     seat.abandon()
     assert isinstance(second.outcome, Seat)
 
 
-def test_a_follower_who_leaves_when_just_promoted_passes_the_lead_on(flights: Flights) -> None:
+def test_a_follower_promoted_at_the_last_moment_can_pass_the_lead_on(flights: Flights) -> None:
     seat, first, second = lead(flights), follow(flights), follow(flights)
     seat.abandon()
-    flights.leave(first)
+    promoted = flights.collect(first)
+    assert isinstance(promoted, Seat)
+    promoted.abandon()
     assert isinstance(second.outcome, Seat)
 
 
 def test_when_all_have_gone_nothing_is_left(flights: Flights) -> None:
     seat, first = lead(flights), follow(flights)
-    flights.leave(first)
+    flights.collect(first)
     seat.abandon()
     assert len(flights) == 0
 
@@ -108,7 +110,7 @@ def test_what_is_not_shareable_sends_all_alone_and_is_remembered_for_a_while(fli
     seat, follower = lead(flights), follow(flights)
     seat.part()
     assert isinstance(follower.outcome, Alone)
-    assert isinstance(flights.enter("k", ThreadBell), Alone)
+    assert isinstance(flights.enter("k", ThreadBell()), Alone)
     clock.now = UNSHAREABLE_SECONDS
     lead(flights)
 
@@ -123,14 +125,14 @@ def test_the_memory_of_the_unshareable_is_bounded(flights: Flights) -> None:
     for n in range(UNSHAREABLE_FLIGHTS + 1):
         lead(flights, str(n)).part()
     lead(flights, "0")
-    assert isinstance(flights.enter("1", ThreadBell), Alone)
+    assert isinstance(flights.enter("1", ThreadBell()), Alone)
 
 
 def test_landing_is_joined_by_those_who_wait_and_by_those_who_come(flights: Flights) -> None:
     seat, waiting = lead(flights), follow(flights)
     seat.land(object(), Open())  # type: ignore[arg-type]
     assert isinstance(waiting.outcome, Landing)
-    assert isinstance(flights.enter("k", ThreadBell), Landing)
+    assert isinstance(flights.enter("k", ThreadBell()), Landing)
 
 
 def test_a_claim_is_released_by_every_end(flights: Flights) -> None:

@@ -1,0 +1,81 @@
+"""How a caller comes to its place in a flight: through this process's queue, then against the other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .bodies import DownloadSupply, ForeignSupply
+from .flights import Landing, Seat, Ticket
+from .steps import Again, Alone, Joined
+
+if TYPE_CHECKING:
+    from .cache import Cache
+    from .loops import Bell
+    from .wire import Caller
+
+__all__ = ["Boarding"]
+
+CLAIM_SECONDS = 30.0  # how long a caller without a time-out of its own waits for a leader in another process
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.05  # seconds between two tries for a claim
+
+
+class Boarding:
+    """Wait for the bell while :attr:`queued`, then pause as iteration says; then ``outcome`` is there."""
+
+    def __init__(self, cache: Cache, caller: Caller, flight: str, bell: Bell) -> None:
+        self.flight = flight
+        self.outcome: Seat | Joined | Again | Alone = Alone()
+        self._cache = cache
+        self._caller = caller
+        self._came: Seat | Landing | Again | Alone | Ticket | None = cache.flights.enter(flight, bell)
+
+    @property
+    def queued(self) -> bool:
+        return isinstance(self._came, Ticket)
+
+    def seat(self) -> Seat | None:
+        """The seat, if this caller leads; it must be given up by whoever does not use it."""
+        self._collect()
+        return self._came if isinstance(self._came, Seat) else None
+
+    def _collect(self) -> None:
+        if isinstance(self._came, Ticket):
+            self._came = self._cache.flights.collect(self._came)
+
+    def __iter__(self) -> Iterator[float]:
+        """Seconds to pause before looking again.
+
+        :raises Exception: the caller's time-out error.
+        """
+        self._collect()
+        came = self._came
+        assert not isinstance(came, Ticket)
+        if came is None:
+            raise self._caller.timed_out()
+        if isinstance(came, Landing):
+            reader = came.download.attach()
+            self.outcome = Joined(came.stored, DownloadSupply(came.download, reader)) if reader else Again()
+        elif isinstance(came, Seat):
+            yield from self._lead(came)
+        else:
+            self.outcome = came
+
+    def _lead(self, seat: Seat) -> Iterator[float]:
+        """Lead once no other process does, or join what another process is receiving."""
+        storage, timeout = self._cache.storage, self._caller.timeout
+        waited, pause = 0.0, FIRST_PAUSE
+        while (claim := storage.claim(self.flight)) is None:
+            if (growing := storage.growing(self.flight)) is not None:
+                self.outcome = Joined(growing.stored, ForeignSupply(growing, lambda: storage.claim(self.flight)))
+                seat.finish()
+                return
+            if waited > (CLAIM_SECONDS if timeout is None else timeout):
+                if timeout is not None:
+                    raise self._caller.timed_out()
+                seat.finish()
+                return
+            yield pause
+            waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
+        seat.claim = claim
+        self.outcome = seat
