@@ -17,7 +17,7 @@ import anyio
 from .downloads import CHUNK, Broken, Download, Reader
 from .loops import in_thread
 from .rfc9111.message import StoredResponse
-from .rfc9111.validating import same_representation
+from .rfc9111.validators import same_strong_tag
 from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
 from .wire import Caller, Fetched
 
@@ -209,7 +209,8 @@ class _Body:
 
     def _continues(self, fetched: Fetched) -> bool:
         """Whether another answer goes on with the same representation."""
-        return self._stored is not None and same_representation(self._stored, fetched.response)
+        stored, response = self._stored, fetched.response
+        return stored is not None and stored.status == response.status and same_strong_tag(stored.fields, response.fields)
 
     def _skip(self, data: bytes, skipped: int) -> bytes:
         return data[self._given - skipped :]

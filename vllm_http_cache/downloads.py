@@ -93,6 +93,7 @@ class Download:
         self._on_disk = prefix  # octets that can be read from _written; short of the tail once there is no room
         self._received = prefix
         self._ended = False
+        self._deserted = False  # the last reader has left before the end
         self._error: Broken | None = None
         self._readers: list[Reader] = []
         self._clock = clock
@@ -102,7 +103,7 @@ class Download:
 
     def open(self) -> bool:
         """Whether there is something to join."""
-        return not self._ended and self._writer is not None
+        return not self._ended and not self._deserted and self._writer is not None
 
     def attach(self) -> Reader | None:
         """A reader from the first octet on; None when there is nothing to join any more."""
@@ -116,16 +117,15 @@ class Download:
     def detach(self, reader: Reader) -> None:
         """The reader wants no more. Without readers the download ends."""
         with self._lock:
-            if reader in self._readers:
-                self._readers.remove(reader)
-            last = not self._readers
-            ended = self._ended
-            if last and ended:
-                self._written.close()
-        if last and not ended:
-            self._cancel()
-        elif not ended:
-            self._room_made()
+            self._readers.remove(reader)
+            if self._ended:
+                if not self._readers:
+                    self._written.close()
+                return
+            if self._deserted or any(not other.lost for other in self._readers):
+                return
+            self._deserted = True
+        self._cancel()
 
     def take(self, reader: Reader, *, wait: bool = True) -> bytes | None:
         """The next octets for this reader: None when they have not come yet, empty at the end.
@@ -168,10 +168,9 @@ class Download:
 
     def _trim(self) -> bool:
         """Unwritten octets that the one remaining reader has taken make room for more."""
-        if not self._readers:
-            return False
+        reader = next((reader for reader in self._readers if not reader.lost), None)
         trimmed = False
-        while self._tail and self._tail_start + len(self._tail[0]) <= self._readers[0].offset:
+        while reader and self._tail and self._tail_start + len(self._tail[0]) <= reader.offset:
             self._tail_start += len(self._tail.popleft())
             trimmed = True
         return trimmed
@@ -216,7 +215,6 @@ class Download:
             for reader in self._readers[1:]:
                 reader.lost = True
             self._ring(self._readers)
-            del self._readers[1:]
             self._trim()
         writer.abort()
         if self._seat is not None:

@@ -23,7 +23,8 @@ class MemoryReader:
     def read(self, offset: int, size: int, *, wait: bool = True) -> bytes:
         if not wait and self._storage.slow:
             raise BlockingIOError
-        if self._storage.damaged_from is not None and offset + size > self._storage.damaged_from:
+        damaged_from = self._storage.damaged_from if isinstance(self._data, bytes) else None  # a growing body is not
+        if damaged_from is not None and offset + size > damaged_from:
             raise BodyDamaged("scripted")
         return bytes(self._data[offset : offset + size])
 

@@ -1,0 +1,461 @@
+"""The drivers: an exchange against a storage and an origin, for threads and tasks, alone and together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import pytest
+
+from tests.core.memory import MemoryStorage
+from tests.core.scripted import Answer, Clock, Origin, get, ok
+from vllm_http_cache import Cache, CacheOptions
+from vllm_http_cache.rfc9111.message import Request
+from vllm_http_cache.wire import Caller, Fetched
+
+CALLERS = 32
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def cache(storage: MemoryStorage, clock: Clock) -> Cache:
+    return Cache(storage, clock=clock)
+
+
+def whole(fetched: Fetched) -> bytes:
+    parts = []
+    while data := fetched.body.read():
+        parts.append(data)
+    fetched.body.close()
+    return b"".join(parts)
+
+
+async def awhole(fetched: Fetched) -> bytes:
+    parts = []
+    while data := await fetched.body.read():
+        parts.append(data)
+    await fetched.body.aclose()
+    return b"".join(parts)
+
+
+def status(fetched: Fetched) -> str:
+    return fetched.response.fields.get("cache-status") or ""
+
+
+def fetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
+    return whole(cache.fetch(request or get(), origin.send))
+
+
+async def afetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
+    return await awhole(await cache.afetch(request or get(), origin.asend))
+
+
+def nothing_left(cache: Cache, storage: MemoryStorage) -> bool:
+    return (len(cache.flights), storage.open_readers, storage.open_writers) == (0, 0, 0)
+
+
+def test_a_miss_is_stored_and_then_hit(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    first, second = cache.fetch(get(), origin.send), None
+    assert whole(first) == b"body" and "fwd=uri-miss" in status(first) and "stored" in status(first)
+    second = cache.fetch(get(), origin.send)
+    assert whole(second) == b"body" and "hit" in status(second)
+    assert len(origin) == 1 and nothing_left(cache, storage)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_task_is_answered_with_and_without_waiting_for_the_disk(
+    cache: Cache, storage: MemoryStorage, slow: bool
+) -> None:
+    storage.slow = slow
+    origin = Origin(ok(cache_control="max-age=60"))
+    assert [await afetch(cache, origin) for _ in range(3)] == [b"body"] * 3
+    assert len(origin) == 1 and nothing_left(cache, storage)
+
+
+def test_a_stale_response_is_validated_and_its_304_freshens_it(cache: Cache, clock: Clock) -> None:
+    def answer(request: Request) -> Answer:
+        if "if-none-match" in request.fields:
+            return 304, {"ETag": '"1"', "Cache-Control": "max-age=60"}, []
+        return ok(cache_control="max-age=60", etag='"1"')
+
+    origin = Origin(answer)
+    fetch(cache, origin)
+    clock.now += 61
+    fetched = cache.fetch(get(), origin.send)
+    assert whole(fetched) == b"body" and fetched.response.status == 200 and "fwd-status=304" in status(fetched)
+    clock.now += 59
+    fetch(cache, origin)
+    assert len(origin) == 2 and origin.bodies[1].closed
+
+
+def test_a_304_for_a_body_that_is_gone_is_fetched_whole(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
+    origin = Origin(
+        lambda request: (304, {"ETag": '"1"'}, []) if "if-none-match" in request.fields else ok(b"new", etag='"1"')
+    )
+    origin.answer = lambda _: ok(b"old", etag='"1"', cache_control="max-age=0")
+    fetch(cache, origin)
+    storage.bodies.clear()
+    origin.answer = lambda request: (
+        (304, {"ETag": '"1"'}, []) if "if-none-match" in request.fields else ok(b"new", etag='"1"')
+    )
+    assert fetch(cache, origin) == b"new"
+    assert len(origin) == 3
+
+
+def test_a_hit_whose_body_is_gone_is_a_miss(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    fetch(cache, origin)
+    storage.bodies.clear()
+    assert fetch(cache, origin) == b"body" and len(origin) == 2
+    assert fetch(cache, origin) == b"body" and len(origin) == 2
+
+
+def test_damage_found_while_reading_goes_on_with_a_request_of_its_own(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
+    fetch(cache, origin)
+    fetched = cache.fetch(get(), origin.send)
+    first = fetched.body.read()
+    storage.damaged_from = len(first)
+    rest = fetched.body.read()
+    storage.damaged_from = None
+    assert first + rest + whole(fetched) == b"x" * 600_000
+    assert len(origin) == 2
+
+
+def test_damage_without_a_strong_validator_is_the_callers_error(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
+    fetch(cache, origin)
+    fetched = cache.fetch(get(), origin.send)
+    storage.damaged_from = len(fetched.body.read())
+    with pytest.raises(ConnectionError):
+        fetched.body.read()
+
+
+def test_no_room_passes_the_response_through(cache: Cache, storage: MemoryStorage) -> None:
+    storage.room = 3
+    origin = Origin(ok(cache_control="max-age=60"))
+    fetched = cache.fetch(get(), origin.send)
+    assert whole(fetched) == b"body" and "stored" not in status(fetched)
+    assert storage.bodies == {} and nothing_left(cache, storage)
+
+
+def test_an_unframed_body_is_not_stored_unless_asked_for(storage: MemoryStorage, clock: Clock) -> None:
+    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"body"]))
+
+    def send(request: Request) -> object:
+        reply = origin.send(request)
+        return type(reply)(reply.response, reply.source, framed=False)
+
+    for store_unframed, requests in ((False, 2), (True, 3)):
+        cache = Cache(storage, CacheOptions(store_unframed=store_unframed), clock=clock)
+        for _ in range(2):
+            assert whole(cache.fetch(get(), send)) == b"body"  # type: ignore[arg-type]
+        assert len(origin) == requests
+
+
+def test_the_origins_error_is_the_callers(cache: Cache, storage: MemoryStorage) -> None:
+    error = OSError("refused")
+    origin = Origin(lambda _: error)
+    with pytest.raises(OSError) as caught:
+        cache.fetch(get(), origin.send)
+    assert caught.value is error and nothing_left(cache, storage)
+
+
+def test_a_stale_response_answers_for_a_failing_origin_where_it_may(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(cache_control="max-age=1, stale-if-error=10"))
+    fetch(cache, origin)
+    for failure in (OSError("refused"), (500, {}, [b"no"])):
+        origin.answer = lambda _, failure=failure: failure
+        clock.now += 4
+        assert fetch(cache, origin) == b"body"
+    clock.now += 20
+    origin.answer = lambda _: OSError("refused")
+    with pytest.raises(OSError):
+        fetch(cache, origin)
+
+
+def test_the_consumers_veto_drops_what_is_stored(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    for requests in (1, 2, 3):  # vetoed as a miss, vetoed as a hit
+        fetched = cache.fetch(get(), origin.send)
+        whole(fetched)
+        if requests == 2:
+            fetched = cache.fetch(get(), origin.send)
+            whole(fetched)
+        assert len(origin) == requests
+        fetched.refuse()
+        assert storage.records == {}
+
+
+def test_unsafe_methods_go_through_and_invalidate(cache: Cache) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    fetch(cache, origin)
+    post = cache.fetch(Request("POST", get().uri), origin.send)
+    assert "fwd=method" in status(post)
+    fetch(cache, origin)
+    assert len(origin) == 3
+
+
+def test_off_changes_nothing(storage: MemoryStorage) -> None:
+    cache = Cache(storage, CacheOptions(mode="off"))
+    origin = Origin(ok(cache_control="max-age=60"))
+    fetched = cache.fetch(get(), origin.send)
+    assert status(fetched) == "" and whole(fetched) == b"body"
+    assert storage.records == {}
+
+
+def test_only_if_cached_never_asks_the_origin(storage: MemoryStorage) -> None:
+    cache = Cache(storage, CacheOptions(mode="only-if-cached"))
+    origin = Origin(ok())
+    assert cache.fetch(get(), origin.send).response.status == 504
+    assert len(origin) == 0
+
+
+# Together.
+
+
+def test_cold_threads_share_one_request(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 1_000_000, cache_control="max-age=60"))
+    origin.held.clear()
+    with ThreadPoolExecutor(CALLERS) as pool:
+        bodies = [pool.submit(fetch, cache, origin) for _ in range(CALLERS)]
+        assert origin.arrived.wait(10)
+        origin.held.set()
+        assert {body.result(10) for body in bodies} == {b"x" * 1_000_000}
+    assert len(origin) == 1 and nothing_left(cache, storage)
+
+
+@pytest.mark.anyio
+async def test_cold_tasks_share_one_request(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 1_000_000, cache_control="max-age=60"))
+    origin.held.clear()
+    bodies: list[bytes] = []
+
+    async def one() -> None:
+        bodies.append(await afetch(cache, origin))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(CALLERS):
+            tasks.start_soon(one)
+        while not origin.arrived.is_set():
+            await anyio.sleep(0.001)
+        await anyio.wait_all_tasks_blocked()
+        origin.held.set()
+    assert bodies == [b"x" * 1_000_000] * CALLERS
+    assert len(origin) == 1 and nothing_left(cache, storage)
+
+
+@pytest.mark.anyio
+async def test_a_just_stale_response_is_validated_once_for_all(cache: Cache, clock: Clock) -> None:
+    def answer(request: Request) -> Answer:
+        if "if-none-match" in request.fields:
+            return 304, {"ETag": '"1"', "Cache-Control": "max-age=60"}, []
+        return ok(cache_control="max-age=1", etag='"1"')
+
+    origin = Origin(answer)
+    await afetch(cache, origin)
+    clock.now += 2
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(afetch, cache, origin)
+    assert len(origin) == 2
+
+
+@pytest.mark.anyio
+async def test_what_is_not_storable_is_asked_for_in_parallel(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control="no-store"))
+    await afetch(cache, origin)
+    origin.held.clear()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(CALLERS):
+            tasks.start_soon(afetch, cache, origin)
+        with anyio.fail_after(10):
+            while len(origin) < CALLERS + 1:
+                await anyio.sleep(0.001)
+        origin.held.set()
+    assert nothing_left(cache, storage)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("after_the_head", [False, True])
+async def test_a_cancelled_leader_costs_at_most_one_more_request(
+    cache: Cache, storage: MemoryStorage, after_the_head: bool
+) -> None:
+    origin = Origin(ok(b"x" * 1_000_000, cache_control="max-age=60"))
+    origin.held.clear()
+    bodies: list[bytes] = []
+    leader = anyio.CancelScope()
+
+    async def lead() -> None:
+        with leader:
+            fetched = await cache.afetch(get(), origin.asend)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                await fetched.body.aclose()
+
+    async def follow() -> None:
+        bodies.append(await afetch(cache, origin))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lead)
+        while not origin.arrived.is_set():
+            await anyio.sleep(0.001)
+        for _ in range(CALLERS):
+            tasks.start_soon(follow)
+        await anyio.wait_all_tasks_blocked()
+        if after_the_head:
+            origin.held.set()
+            while not origin.bodies:
+                await anyio.sleep(0.001)
+        leader.cancel()
+        await anyio.sleep(0)
+        origin.held.set()
+    assert bodies == [b"x" * 1_000_000] * CALLERS
+    assert len(origin) <= 2 and nothing_left(cache, storage)
+
+
+@pytest.mark.anyio
+async def test_when_all_are_cancelled_the_fetch_stops_and_nothing_is_left(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * 1000] * 1000))
+
+    async def one() -> None:
+        fetched = await cache.afetch(get(), origin.asend)
+        try:
+            await fetched.body.read()
+            await anyio.sleep_forever()
+        finally:
+            await fetched.body.aclose()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(CALLERS):
+            tasks.start_soon(one)
+        while not origin.bodies:
+            await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    with anyio.fail_after(10):
+        while not (origin.bodies[0].closed and nothing_left(cache, storage)):
+            await anyio.sleep(0.001)
+    assert storage.records == {}
+
+
+def test_a_waiter_keeps_its_own_time_out(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    origin.held.clear()
+    leader = threading.Thread(target=fetch, args=(cache, origin))
+    leader.start()
+    assert origin.arrived.wait(10)
+    with pytest.raises(TimeoutError):
+        cache.fetch(get(), origin.send, Caller(timeout=0.01))
+    origin.held.set()
+    leader.join(10)
+    assert len(origin) == 1 and nothing_left(cache, storage)
+
+
+def test_threads_and_loops_share_one_request(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 1_000_000, cache_control="max-age=60"))
+    origin.held.clear()
+
+    def in_a_loop() -> list[bytes]:
+        async def together() -> list[bytes]:
+            return list(await asyncio.gather(*(afetch(cache, origin) for _ in range(4))))
+
+        return asyncio.run(together())
+
+    with ThreadPoolExecutor(8) as pool:
+        loops = [pool.submit(in_a_loop) for _ in range(2)]
+        threads = [pool.submit(fetch, cache, origin) for _ in range(4)]
+        assert origin.arrived.wait(10)
+        origin.held.set()
+        bodies = [body for loop in loops for body in loop.result(10)] + [thread.result(10) for thread in threads]
+    assert bodies == [b"x" * 1_000_000] * 12
+    assert len(origin) <= 2 and nothing_left(cache, storage)
+
+
+def test_a_cache_serves_one_event_loop_after_another(cache: Cache) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    assert [asyncio.run(afetch(cache, origin)) for _ in range(2)] == [b"body"] * 2
+    assert len(origin) == 1
+
+
+def test_a_forked_child_leads_its_own_flights(cache: Cache) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    origin.held.clear()
+    leader = threading.Thread(target=fetch, args=(cache, origin))
+    leader.start()
+    assert origin.arrived.wait(10)
+    child = os.fork()
+    if child == 0:
+        origin.held.set()
+        os._exit(0 if fetch(cache, origin) == b"body" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    origin.held.set()
+    leader.join(10)
+
+
+# In the background.
+
+
+@pytest.mark.anyio
+async def test_stale_while_revalidate_validates_once_and_the_next_is_new(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
+    await afetch(cache, origin)
+    clock.now += 5
+    origin.answer = lambda _: ok(b"new", cache_control="max-age=60")
+    origin.held.clear()
+    assert [await afetch(cache, origin) for _ in range(5)] == [b"old"] * 5
+    origin.held.set()
+    with anyio.fail_after(10):
+        while cache._background:
+            await anyio.sleep(0.001)
+    assert await afetch(cache, origin) == b"new"
+    assert len(origin) == 2
+    await cache.aclose()
+
+
+def test_stale_while_revalidate_in_a_thread(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
+    fetch(cache, origin)
+    clock.now += 5
+    origin.answer = lambda _: OSError("down")
+    assert fetch(cache, origin) == b"old"
+    cache.close()
+    assert not cache._background
+    assert len(origin) == 2
+
+
+@pytest.mark.anyio
+async def test_closing_cancels_what_runs_in_the_background(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
+    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
+    await afetch(cache, origin)
+    clock.now += 5
+    origin.held.clear()
+    await afetch(cache, origin)
+    with anyio.fail_after(10):
+        while len(origin) < 2:
+            await anyio.sleep(0.001)
+        await cache.aclose()
+    assert not cache._background and nothing_left(cache, storage)
+
+
+def test_a_body_thrown_away_unread_stops_its_download(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x"] * 10))
+    fetched = cache.fetch(get(), origin.send)
+    fetched.body.read()
+    del fetched
+    fetch(cache, origin, get("http://origin.test/other"))
+    assert origin.bodies[0].closed and nothing_left(cache, storage)
