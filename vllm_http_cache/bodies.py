@@ -210,7 +210,9 @@ class _Body:
     def _continues(self, fetched: Fetched) -> bool:
         """Whether another answer goes on with the same representation."""
         stored, response = self._stored, fetched.response
-        return stored is not None and stored.status == response.status and same_strong_tag(stored.fields, response.fields)
+        return (
+            stored is not None and stored.status == response.status and same_strong_tag(stored.fields, response.fields)
+        )
 
     def _skip(self, data: bytes, skipped: int) -> bytes:
         return data[self._given - skipped :]

@@ -21,7 +21,6 @@ import anyio
 from . import steps
 from .bodies import AsyncCachedBody, CachedBody, close_abandoned
 from .course import Course
-from .downloads import PulledDownload, PumpedDownload
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
 from .loops import in_thread, spawn
@@ -30,6 +29,7 @@ from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.target import cache_key, redacted
 from .storage.protocol import Record, Storage
+from .transfers import PulledDownload, PumpedDownload
 from .wire import AsyncSend, Caller, Fetched, Send
 
 __all__ = ["Cache"]

@@ -227,10 +227,8 @@ class Course:
         cache, key = self._cache, self._key
 
         def refuse() -> None:
-            if isinstance(supply, DownloadSupply):
-                ref = supply.download.ref
-            else:
-                ref = stored.body if stored else None
+            own = stored.body if stored else None
+            ref = supply.download.ref if isinstance(supply, DownloadSupply) else own
             if ref is not None:
                 cache.drop_body(key, ref)
             elif isinstance(supply, ForeignSupply):

@@ -5,8 +5,7 @@ read back from the growing body, so a slow reader holds nobody back: the disk is
 room for more, the body is no longer stored: its first reader goes on with what passes through the tail, at its own
 pace, and the others are told that their supply is broken.
 
-A synchronous source has no pump: whichever reader is short of octets pulls the next chunk. An asynchronous one is
-pumped by a task of its own, so that a cancelled caller cannot break off a read in the middle.
+How the octets come out of a source is in :mod:`.transfers`.
 """
 
 from __future__ import annotations
@@ -15,22 +14,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import anyio
-
 from .coding import CodingCheck
-from .loops import TaskBell, ThreadBell, in_thread, spawn
+from .loops import TaskBell, ThreadBell
 
 if TYPE_CHECKING:
     from .flights import Seat
     from .loops import Bell
     from .rfc9111.message import BodyRef
     from .storage.protocol import BodyWriter
-    from .wire import AsyncSource, Caller, Source
+    from .wire import Caller
 
-__all__ = ["Broken", "Download", "PulledDownload", "PumpedDownload", "Reader"]
+__all__ = ["Broken", "Download", "Reader"]
 
 TAIL = 256 * 1024  # octets received but not yet written
 CHUNK = 256 * 1024  # octets read back at once
@@ -293,87 +289,3 @@ class Download:
 
     def _room_made(self) -> None:
         """The tail has become shorter, or the reader who held it has gone."""
-
-
-class PulledDownload(Download):
-    """From a synchronous source: whichever reader is short pulls."""
-
-    def __init__(self, source: Source, *rest: object) -> None:
-        super().__init__(*rest)  # type: ignore[arg-type]
-        self._source = source
-        self._pulling = threading.Lock()
-
-    def wait(self, reader: Reader, caller: Caller) -> None:
-        if not self._pulling.acquire(timeout=-1 if caller.timeout is None else caller.timeout):
-            raise caller.timed_out()
-        try:
-            if not self._ended and not reader.lost and reader.offset >= self._received:
-                self._pull()
-        finally:
-            self._pulling.release()
-
-    async def await_more(self, reader: Reader, caller: Caller) -> None:
-        await in_thread(self.wait, reader, caller)
-
-    def _pull(self) -> None:
-        try:
-            chunk = self._source.read()
-        except Exception as error:
-            self._fail(Broken(str(error), error))
-            self._source.close()
-        except BaseException:
-            self._fail(Broken("the reader was interrupted"))
-            self._source.close()
-            raise
-        else:
-            if chunk:
-                if self._receive(chunk):
-                    self._flush()
-            else:
-                self._finish()
-                self._source.close()
-
-    def _cancel(self) -> None:
-        with self._pulling:
-            if not self._ended:
-                self._source.close()
-                self._fail(Broken("nobody wanted the rest"))
-
-
-class PumpedDownload(Download):
-    """From an asynchronous source: a task of its own pumps."""
-
-    def __init__(self, source: AsyncSource, *rest: object) -> None:
-        super().__init__(*rest)  # type: ignore[arg-type]
-        self._source = source
-        self._room = TaskBell()
-        self._stop = spawn(self._pump)
-
-    async def _pump(self) -> None:
-        error: Broken | None = Broken("the event loop that was receiving this body has ended")
-        try:
-            while chunk := await self._source.read():
-                if self._receive(chunk):
-                    if self._writer is not None:
-                        await in_thread(self._flush)
-                    if self._writer is None:
-                        await self._wait_for_room()
-            error = None
-        except Exception as caught:
-            error = Broken(str(caught), caught)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await in_thread(self._finish) if error is None else await in_thread(self._fail, error)
-                with suppress(Exception):
-                    await self._source.aclose()
-
-    async def _wait_for_room(self) -> None:
-        while self._received - self._tail_start >= TAIL:
-            await self._room.wait(None)
-            self._room = TaskBell()
-
-    def _cancel(self) -> None:
-        self._stop()
-
-    def _room_made(self) -> None:
-        self._room.ring()

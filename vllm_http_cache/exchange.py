@@ -18,7 +18,7 @@ from .rfc9111.judging import Freshen, Keep, Pass, Refetch, UseStale, judge, judg
 from .rfc9111.message import Fields, Request, Response, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.responding import gateway_timeout, respond
-from .rfc9111.selecting import Ask, Refuse, Reuse, select
+from .rfc9111.selecting import Ask, Refuse, Reuse, is_answerable, select
 from .rfc9111.target import cache_key, flight_key
 from .rfc9111.validating import conditional, unconditional
 from .steps import (
@@ -49,7 +49,7 @@ Exchange = Generator[Any, Any, Answer | Failed | None]
 
 def exchange(request: Request, options: CacheOptions) -> Exchange:
     """Every way a request can go. Ends with an :class:`Answer`, or with :class:`Failed` when there is none to give."""
-    if options.mode == "off" or request.method not in ("GET", "HEAD"):
+    if options.mode == "off" or not is_answerable(request):
         return (yield from _write_through(request, options))
     key = cache_key(request.uri, options)
     settled = False
@@ -171,7 +171,8 @@ def _write_through(request: Request, options: CacheOptions) -> Exchange:
         return came if isinstance(came, Failed) else Answer(came.response, came.source, arrived=came)
     for uri in invalidated(request, came.response):
         yield Forget(cache_key(uri, options))
-    return _passed(came, CacheStatus(forward="method", forward_status=came.response.status))
+    why = "bypass" if request.method in ("GET", "HEAD") else "method"
+    return _passed(came, CacheStatus(forward=why, forward_status=came.response.status))
 
 
 def _passed(came: Arrived, status: CacheStatus) -> Answer:

@@ -178,8 +178,9 @@ def test_the_origins_error_is_the_callers(cache: Cache, storage: MemoryStorage) 
 def test_a_stale_response_answers_for_a_failing_origin_where_it_may(cache: Cache, clock: Clock) -> None:
     origin = Origin(ok(cache_control="max-age=1, stale-if-error=10"))
     fetch(cache, origin)
-    for failure in (OSError("refused"), (500, {}, [b"no"])):
-        origin.answer = lambda _, failure=failure: failure
+    failures: list[Answer | Exception] = [OSError("refused"), (500, {}, [b"no"])]
+    for failure in failures:
+        origin.answer = lambda _, failure=failure: failure  # type: ignore[misc]
         clock.now += 4
         assert fetch(cache, origin) == b"body"
     clock.now += 20
@@ -208,6 +209,13 @@ def test_unsafe_methods_go_through_and_invalidate(cache: Cache) -> None:
     assert "fwd=method" in status(post)
     fetch(cache, origin)
     assert len(origin) == 3
+
+
+def test_a_get_with_content_goes_through(cache: Cache) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    for _ in range(2):
+        assert "fwd=bypass" in status(cache.fetch(get(content_length="3"), origin.send))
+    assert len(origin) == 2
 
 
 def test_off_changes_nothing(storage: MemoryStorage) -> None:

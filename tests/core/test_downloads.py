@@ -11,8 +11,9 @@ import pytest
 
 from tests.core.memory import MemoryStorage
 from vllm_http_cache.coding import CodingCheck
-from vllm_http_cache.downloads import TAIL, Broken, Download, PulledDownload, PumpedDownload, Reader
+from vllm_http_cache.downloads import TAIL, Broken, Download, Reader
 from vllm_http_cache.rfc9111.message import BodyRef
+from vllm_http_cache.transfers import PulledDownload, PumpedDownload
 from vllm_http_cache.wire import Caller
 
 

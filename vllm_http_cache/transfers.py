@@ -1,0 +1,148 @@
+"""How octets come out of a source into a download.
+
+A synchronous source has no pump: it is read when a reader is short of octets. An asynchronous one is pumped by a task
+of its own, so that a cancelled caller cannot break off a read in the middle.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .downloads import TAIL, Broken, Download, Reader
+from .loops import TaskBell, ThreadBell, in_thread, spawn
+
+if TYPE_CHECKING:
+    from .wire import AsyncSource, Caller, Source
+
+__all__ = ["PulledDownload", "PumpedDownload"]
+
+
+class PulledDownload(Download):
+    """From a synchronous source: whichever reader is short pulls.
+
+    The source waits as long as its own caller would. That caller, the owner, pulls in its own thread; for the others
+    a thread pulls, so that each waits no longer than it wants to.
+    """
+
+    def __init__(self, source: Source, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._source = source
+        self._pulling = threading.Lock()
+        self._owner: Reader | None = None
+
+    def attach(self) -> Reader | None:
+        reader = super().attach()
+        self._owner = self._owner or reader
+        return reader
+
+    def wait(self, reader: Reader, caller: Caller) -> None:
+        bell = ThreadBell()
+        if not self._hang(reader, bell):
+            return
+        if self._pulling.acquire(blocking=False):
+            if reader is self._owner:
+                self._pull()
+                return
+            self._pull_in_a_thread()
+        if not bell.wait(caller.timeout):
+            raise caller.timed_out()
+
+    async def await_more(self, reader: Reader, caller: Caller) -> None:
+        bell = TaskBell()
+        if not self._hang(reader, bell):
+            return
+        if self._pulling.acquire(blocking=False):
+            self._pull_in_a_thread()
+        if not await bell.wait(caller.timeout):
+            raise caller.timed_out()
+
+    def _pull_in_a_thread(self) -> None:
+        threading.Thread(target=self._pull, name="vllm-http-cache download", daemon=True).start()
+
+    def _pull(self) -> None:
+        """Receive one chunk. The caller has taken ``_pulling``."""
+        try:
+            if not self._ended:
+                self._receive_one()
+        finally:
+            self._pulling.release()
+            with self._lock:
+                self._ring(self._readers)  # who found us pulling, and got nothing by it, has to pull next
+
+    def _receive_one(self) -> None:
+        try:
+            chunk = self._source.read()
+        except Exception as error:
+            self._fail(Broken(str(error), error))
+            self._source.close()
+        except BaseException:
+            self._fail(Broken("the reader was interrupted"))
+            self._source.close()
+            raise
+        else:
+            if not chunk:
+                self._finish()
+                self._source.close()
+            elif self._receive(chunk):
+                self._flush()
+
+    def _cancel(self) -> None:
+        if self._pulling.acquire(blocking=False):
+            try:
+                self._stop()
+            finally:
+                self._pulling.release()
+        else:  # a thread is in the middle of a read; it must not keep who leaves waiting
+            threading.Thread(target=self._stop_when_free, name="vllm-http-cache download", daemon=True).start()
+
+    def _stop_when_free(self) -> None:
+        with self._pulling:
+            self._stop()
+
+    def _stop(self) -> None:
+        if not self._ended:
+            self._source.close()
+            self._fail(Broken("nobody wanted the rest"))
+
+
+class PumpedDownload(Download):
+    """From an asynchronous source: a task of its own pumps."""
+
+    def __init__(self, source: AsyncSource, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._source = source
+        self._room = TaskBell()
+        self._stop = spawn(self._pump)
+
+    async def _pump(self) -> None:
+        error: Broken | None = Broken("the event loop that was receiving this body has ended")
+        try:
+            while chunk := await self._source.read():
+                if self._receive(chunk):
+                    if self._writer is not None:
+                        await in_thread(self._flush)
+                    if self._writer is None:
+                        await self._wait_for_room()
+            error = None
+        except Exception as caught:
+            error = Broken(str(caught), caught)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(self._finish) if error is None else await in_thread(self._fail, error)
+                with suppress(Exception):
+                    await self._source.aclose()
+
+    async def _wait_for_room(self) -> None:
+        while self._received - self._tail_start >= TAIL:
+            await self._room.wait(None)
+            self._room = TaskBell()
+
+    def _cancel(self) -> None:
+        self._stop()
+
+    def _room_made(self) -> None:
+        self._room.ring()
