@@ -13,16 +13,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import anyio
 
 from . import steps
-from .bodies import AsyncCachedBody, CachedBody, close_abandoned
+from .bodies import AsyncCachedBody, CachedBody, StoredSupply, close_abandoned
 from .course import Course
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
+from .hits import Hit, Hits
 from .loops import in_thread, spawn
 from .rfc9111.judging import merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
@@ -31,6 +32,9 @@ from .rfc9111.target import cache_key, redacted
 from .storage.protocol import Record, Storage
 from .transfers import PulledDownload, PumpedDownload
 from .wire import AsyncSend, Caller, Fetched, Send
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 __all__ = ["Cache"]
 
@@ -48,15 +52,23 @@ class Cache:
     :param storage: where responses lie; closed with the cache.
     :param options: how it behaves.
     :param clock: seconds since the epoch.
+    :param metrics: counts what this cache does; None counts nothing.
     """
 
     def __init__(
-        self, storage: Storage, options: CacheOptions = CacheOptions(), *, clock: Callable[[], float] = time.time
+        self,
+        storage: Storage,
+        options: CacheOptions = CacheOptions(),
+        *,
+        clock: Callable[[], float] = time.time,
+        metrics: Metrics | None = None,
     ) -> None:
         self.storage = storage
         self.options = replace(options, ttl=min(options.ttl, storage.ttl))
         self.clock = clock
+        self.metrics = metrics
         self.flights = Flights()
+        self.hits = Hits(storage, self.options, clock)
         self._background: dict[str, Callable[[], None]] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -68,23 +80,37 @@ class Cache:
         :raises Exception: what *send* raised, when nothing stored may answer instead.
         :raises InvalidTarget: the request's URI is ambiguous or malformed.
         """
+        close_abandoned()
+        resume = partial(self.fetch, request, send, caller)
+        if (hit := self.hits.find(request)) is not None:
+            return self._hand_out(hit, CachedBody, caller, resume)
         fetched = self._drive(exchange(request, self.options), request, send, caller)
         assert fetched is not None
         return fetched
 
     async def afetch(self, request: Request, send: AsyncSend, caller: Caller = Caller()) -> Fetched:
         """The same for a task."""
+        close_abandoned()
+        resume = partial(self.afetch, request, send, caller)
+        with suppress(BlockingIOError):
+            if (hit := self.hits.find(request, wait=False)) is not None:
+                return self._hand_out(hit, AsyncCachedBody, caller, resume)
         fetched = await self._adrive(exchange(request, self.options), request, send, caller)
         assert fetched is not None
         return fetched
+
+    def _hand_out(self, hit: Hit, kind: Callable[..., Any], caller: Caller, resume: Callable[[], Any]) -> Fetched:
+        if self.metrics is not None:
+            self.metrics.answered("hit", None, hit.reader.length)
+        drop = partial(self.drop_body, hit.key, hit.ref)
+        return Fetched(hit.response, kind(StoredSupply(hit.reader, drop), caller, hit.stored, resume), refuse=drop)
 
     def forget(self, uri: str) -> None:
         """Drop all that is stored for *uri*."""
         self.storage.forget(cache_key(uri, self.options))
 
     def _drive(self, way: Exchange, request: Request, send: Send, caller: Caller) -> Fetched | None:
-        close_abandoned()
-        course = Course(self, caller)
+        course = Course(self, request, caller)
         said: Any = None
         try:
             while True:
@@ -111,8 +137,7 @@ class Cache:
             way.close()
 
     async def _adrive(self, way: Exchange, request: Request, send: AsyncSend, caller: Caller) -> Fetched | None:
-        close_abandoned()
-        course = Course(self, caller)
+        course = Course(self, request, caller)
         said: Any = None
         try:
             while True:

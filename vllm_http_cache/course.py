@@ -27,7 +27,10 @@ from .wire import AsyncSend, Caller, Fetched, Reply, Send
 
 if TYPE_CHECKING:
     from .cache import Cache
+    from .metrics import Outcome
+    from .rfc9111.cachestatus import CacheStatus
     from .rfc9111.message import Request
+    from .storage.protocol import Record
 
 __all__ = ["Course"]
 
@@ -35,10 +38,12 @@ __all__ = ["Course"]
 class Course:
     """The state of one exchange."""
 
-    def __init__(self, cache: Cache, caller: Caller) -> None:
+    def __init__(self, cache: Cache, request: Request, caller: Caller) -> None:
         self._cache = cache
+        self._request = request
         self._caller = caller
         self._key = ""
+        self._record: Record | None = None
         self._flight = ""
         self._seat: Seat | None = None
         self._source: Any = None  # a body on the wire that is nobody's yet
@@ -57,8 +62,8 @@ class Course:
         match step:
             case steps.LookUp(key):
                 self._key = key
-                record = storage.read(key, wait=wait)
-                return (record.responses if record else ()), self._cache.clock()
+                self._record = storage.read(key, wait=wait)
+                return (self._record.responses if self._record else ()), self._cache.clock()
             case steps.Open(key, stored):
                 if (ref := stored.body) is None or (reader := storage.open_body(ref, wait=wait)) is None:
                     self._cache.change(key, ((stored, None),))
@@ -93,7 +98,10 @@ class Course:
 
     def _arrive(self, reply: Reply, asked: float) -> Arrived:
         self._source = reply.source
-        return Arrived(reply.response, reply.source, asked, self._cache.clock(), reply.framed, reply.native)
+        now = self._cache.clock()
+        if self._cache.metrics is not None:
+            self._cache.metrics.forwarded(max(0.0, now - asked))
+        return Arrived(reply.response, reply.source, asked, now, reply.framed, reply.native)
 
     # Single flight.
 
@@ -180,6 +188,7 @@ class Course:
             lambda: writer.publish(self._flight, stored) if seat else None,
             seat,
             prefix,
+            self._cache.metrics.received if self._cache.metrics else None,
         )
         reader = download.attach()
         assert reader is not None
@@ -209,19 +218,35 @@ class Course:
                 seat.abandon()
             if outcome is None:
                 return None
+            self._count("failed", outcome.status)
             raise outcome.error
         if seat is not None:
             seat.finish() if outcome.shareable else seat.part()
         if outcome.arrived is not None:
+            self._count("forwarded", outcome.status)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native)
+        stored = outcome.stored
+        if outcome.status.hit and stored is not None:
+            self._cache.hits.note(self._request, self._key, self._record, self._cache.clock())
         supply: Supply = EmptySupply()
         if outcome.body is not None and self._supply is not None:
             supply = self._supply
         if isinstance(supply, StoredSupply) and outcome.span is not None:
             supply.cut(*outcome.span)
-        continuable = outcome.stored is not None and outcome.response.status == outcome.stored.status
-        body = kind(supply, self._caller, outcome.stored, resume if continuable and not self._led else None)
-        return Fetched(outcome.response, body, refuse=self._veto(outcome.stored, supply))
+        self._count(_outcome(outcome), outcome.status, 0 if self._led else supply.length or 0)
+        continuable = stored is not None and outcome.response.status == stored.status
+        body = kind(supply, self._caller, stored, resume if continuable and not self._led else None)
+        return Fetched(outcome.response, body, refuse=self._veto(stored, supply))
+
+    def _count(self, outcome: Outcome, status: CacheStatus, octets: int = 0) -> None:
+        if (metrics := self._cache.metrics) is None:
+            return
+        metrics.answered(outcome, status.forward, octets)
+        if status.forward == "stale":
+            origin_failed = outcome in ("failed", "stale")
+            metrics.validated(
+                "failed" if origin_failed else "confirmed" if status.forward_status == 304 else "replaced"
+            )
 
     def _veto(self, stored: StoredResponse | None, supply: Supply) -> Callable[[], None]:
         cache, key = self._cache, self._key
@@ -261,3 +286,14 @@ def _length_on_the_wire(fields: Fields) -> int | None:
 def _prefix(step: steps.Store) -> int:
     """The octets that are stored already."""
     return step.part.body.length if step.part and step.part.body else 0
+
+
+def _outcome(answer: Answer) -> Outcome:
+    status = answer.status
+    if status.hit:
+        return "stale" if (status.ttl or 0) < 0 else "hit"
+    if status.forward is None:
+        return "refused"
+    if status.detail is not None:
+        return "stale"
+    return "collapsed" if status.collapsed else "forwarded"

@@ -60,6 +60,7 @@ class Download:
     :param coding: checks that a content coding is finished.
     :param keep: puts the committed body on record.
     :param prefix: octets that are in the writer already.
+    :param count: told how many octets came, at the end.
     :param publish: shows the growing body to other processes, once it turns out to take its time.
     """
 
@@ -72,6 +73,7 @@ class Download:
         publish: Callable[[], None],
         seat: Seat | None,
         prefix: int = 0,
+        count: Callable[[int], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.length = length
@@ -80,6 +82,8 @@ class Download:
         self._written = writer.follow()
         self._coding = coding
         self._keep = keep
+        self._count = count
+        self._prefix = prefix
         self._publish: Callable[[], None] | None = publish
         self._seat = seat
         self._lock = threading.Lock()
@@ -253,6 +257,8 @@ class Download:
                 self._written.close()
         if self._seat is not None:
             self._seat.finish() if error is None else self._seat.abandon()
+        if self._count is not None:
+            self._count(self._received - self._prefix)
 
     def _ring(self, readers: Iterable[Reader]) -> None:
         for reader in readers:

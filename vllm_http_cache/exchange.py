@@ -111,11 +111,10 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
         came = yield Forward(sent)
         if isinstance(came, Failed):
             stale = judge_failure(request, candidates, came.time, options)
-            if stale is None:
-                return came
             status = CacheStatus(forward=ask.why, detail="stale-if-error")
-            answer = yield from _answer_from(stale, request, key, came.time, status)
-            return replace(answer, shareable=False) if answer else came
+            if stale and (answer := (yield from _answer_from(stale, request, key, came.time, status))):
+                return replace(answer, shareable=False)
+            return replace(came, status=CacheStatus(forward=ask.why))
         status = CacheStatus(forward=ask.why, forward_status=came.response.status)
         verdict = judge(request, sent, came.response, came.request_time, came.response_time, candidates, options)
         match verdict:
@@ -168,7 +167,7 @@ def _write_through(request: Request, options: CacheOptions) -> Exchange:
     """Forward a request that a cache may not answer, and forget what it changed (RFC 9111 sections 4 and 4.4)."""
     came = yield Forward(request)
     if isinstance(came, Failed) or options.mode == "off":
-        return came if isinstance(came, Failed) else Answer(came.response, came.source, arrived=came)
+        return came if isinstance(came, Failed) else Answer(came.response, body=came.source, arrived=came)
     for uri in invalidated(request, came.response):
         yield Forget(cache_key(uri, options))
     why = "bypass" if request.method in ("GET", "HEAD") else "method"
@@ -190,4 +189,4 @@ def _told(
 ) -> Answer:
     """An answer that says in Cache-Status how it came about (RFC 9211)."""
     fields = Fields((*response.fields, ("Cache-Status", str(status))))
-    return Answer(replace(response, fields=fields), body, span, stored, shareable=shareable)
+    return Answer(replace(response, fields=fields), status, body, span, stored, shareable=shareable)

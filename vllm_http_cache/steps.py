@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .rfc9111.cachestatus import CacheStatus
 from .rfc9111.message import Request, Response, StoredResponse
+
+UNTOLD = CacheStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Failed:
 
     error: Exception
     time: float
+    status: CacheStatus = UNTOLD
 
 
 class Lead:
@@ -136,7 +140,7 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the caller gets: a head with its Age and Cache-Status, and the octets ``span`` of ``body``.
+    """What the caller gets: a head with its Age and Cache-Status (``status``), and the octets ``span`` of ``body``.
 
     ``span`` is a first and a past-the-end offset; None is all of it. ``stored`` is the stored response that answers,
     if one does. ``arrived`` is set when the origin's response goes through untouched. ``shareable``: others who asked
@@ -144,6 +148,7 @@ class Answer:
     """
 
     response: Response
+    status: CacheStatus = UNTOLD
     body: Any = None
     span: tuple[int, int] | None = None
     stored: StoredResponse | None = None

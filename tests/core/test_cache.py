@@ -180,7 +180,7 @@ def test_a_stale_response_answers_for_a_failing_origin_where_it_may(cache: Cache
     fetch(cache, origin)
     failures: list[Answer | Exception] = [OSError("refused"), (500, {}, [b"no"])]
     for failure in failures:
-        origin.answer = lambda _, failure=failure: failure  # type: ignore[misc]
+        origin.answer = lambda _, failure=failure: failure
         clock.now += 4
         assert fetch(cache, origin) == b"body"
     clock.now += 20

@@ -1,0 +1,132 @@
+"""The short cut to fresh hits answers what an exchange would, or not at all."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.memory import MemoryStorage
+from vllm_http_cache.hits import URIS, Hits
+from vllm_http_cache.rfc9111.cachestatus import CacheStatus
+from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request, StoredResponse
+from vllm_http_cache.rfc9111.options import CacheOptions
+from vllm_http_cache.rfc9111.responding import respond
+from vllm_http_cache.rfc9111.selecting import Reuse, select
+from vllm_http_cache.rfc9111.target import cache_key
+from vllm_http_cache.storage.protocol import Record
+
+URI = "http://origin.test/a"
+START = 1_800_000_000.0
+OPTIONS = CacheOptions(ttl=86_400)
+
+response_fields = st.lists(
+    st.sampled_from(
+        [
+            ("Cache-Control", "max-age=60"),
+            ("Cache-Control", "max-age=5, stale-while-revalidate=60"),
+            ("Cache-Control", "no-cache"),
+            ("Expires", "Thu, 01 Jan 2099 00:00:00 GMT"),
+            ("Age", "30"),
+            ("Age", "nonsense"),
+            ("Vary", "Accept"),
+            ("Content-Encoding", "gzip"),
+            ("Content-Length", "4"),
+            ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),
+            ("ETag", '"1"'),
+        ]
+    ),
+    max_size=5,
+)
+request_fields = st.lists(
+    st.sampled_from(
+        [
+            ("Accept", "*/*"),
+            ("User-Agent", "test"),
+            ("Cache-Control", "no-cache"),
+            ("Cache-Control", "max-age=10"),
+            ("Pragma", "no-cache"),
+            ("Range", "bytes=0-1"),
+            ("If-None-Match", '"1"'),
+            ("If-Modified-Since", "Thu, 01 Jan 2026 00:00:00 GMT"),
+            ("If-Match", '"1"'),
+            ("Authorization", "Bearer x"),
+            ("Content-Length", "3"),
+        ]
+    ),
+    max_size=2,
+)
+
+
+class Clock:
+    now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def noted(fields: list[tuple[str, str]], noting: Request, clock: Clock) -> tuple[Hits, StoredResponse]:
+    storage = MemoryStorage()
+    storage.bodies["b"] = b"body"
+    stored = StoredResponse(URI, 200, Fields(fields), (), START - 1, START, START, BodyRef("b", 4))
+    key = cache_key(URI, OPTIONS)
+    storage.records[key] = record = Record((stored,))
+    hits = Hits(storage, OPTIONS, clock)
+    hits.note(noting, key, record, clock())
+    return hits, stored
+
+
+@given(
+    response_fields,
+    request_fields,
+    request_fields,
+    st.sampled_from(["GET", "HEAD"]),
+    st.floats(0, 200),
+    st.lists(st.floats(-10, 90_000), min_size=1, max_size=3),
+)
+def test_a_short_cut_ends_where_the_rules_do(
+    fields: list[tuple[str, str]],
+    first: list[tuple[str, str]],
+    second: list[tuple[str, str]],
+    method: str,
+    noted_after: float,
+    asked_after: list[float],
+) -> None:
+    clock = Clock()
+    clock.now = START + noted_after
+    hits, stored = noted(fields, Request("GET", URI, Fields(first)), clock)
+    request = Request(method, URI, Fields(second))
+    for seconds in asked_after:
+        clock.now = START + seconds
+        hit = hits.find(request)
+        if hit is None:
+            continue
+        decision = select(request, (stored,), clock.now, OPTIONS)
+        assert isinstance(decision, Reuse) and not decision.validate_later
+        response, span = respond(request, stored, clock.now)
+        status = ("Cache-Status", str(CacheStatus(hit=True, ttl=decision.ttl)))
+        assert span == (0, hit.reader.length)
+        assert hit.response.status == response.status
+        assert sorted(hit.response.fields) == sorted((*response.fields, status))
+
+
+def test_plain_requests_take_it() -> None:
+    clock = Clock()
+    hits, _ = noted([("Cache-Control", "max-age=60")], Request("GET", URI), clock)
+    assert hits.find(Request("GET", URI, Fields([("Accept", "*/*")]))) is not None
+
+
+def test_a_changed_record_ends_it() -> None:
+    clock = Clock()
+    hits, stored = noted([("Cache-Control", "max-age=60")], Request("GET", URI), clock)
+    key = cache_key(URI, OPTIONS)
+    hits._storage.swap(key, hits._storage.read(key), Record((stored,)))
+    assert hits.find(Request("GET", URI)) is None
+
+
+def test_the_memo_is_bounded() -> None:
+    clock = Clock()
+    hits, stored = noted([("Cache-Control", "max-age=60")], Request("GET", URI), clock)
+    for n in range(URIS):
+        other = StoredResponse(f"{URI}/{n}", 200, stored.fields, (), START, START, START, stored.body)
+        hits.note(Request("GET", other.uri), str(n), Record((other,)), START)
+    assert len(hits._memos) == URIS

@@ -1,0 +1,96 @@
+"""Fresh hits that no rule can refuse, without asking the rules again.
+
+A memo of standing answers, one for each URI. It is a short cut only: what it answers is what an exchange would, and
+whatever it is not sure of it leaves to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from .rfc9111.cachestatus import CacheStatus
+from .rfc9111.message import Fields, Request, Response
+from .rfc9111.standing import Standing, is_plain, standing
+
+if TYPE_CHECKING:
+    from .rfc9111.message import BodyRef, StoredResponse
+    from .rfc9111.options import CacheOptions
+    from .storage.protocol import BodyReader, Record, Storage
+
+__all__ = ["Hit", "Hits"]
+
+URIS = 4096
+
+
+class Hit(NamedTuple):
+    """A stored response that answers, its head for the caller, and its open body."""
+
+    key: str
+    response: Response
+    stored: StoredResponse
+    ref: BodyRef
+    reader: BodyReader
+
+
+class _Memo:
+    """A standing answer of one record, and its head as it was last given: it changes once a second."""
+
+    __slots__ = ("_at", "_response", "key", "record", "standing")
+
+    def __init__(self, key: str, record: Record, stands: Standing) -> None:
+        self.key = key
+        self.record = record
+        self.standing = stands
+        self._at = (-1, 0)
+        self._response: Response | None = None
+
+    def response(self, now: float) -> Response:
+        at = self.standing.age(now), self.standing.ttl(now)
+        if self._response is None or at != self._at:
+            response = self.standing.answer(at[0])
+            status = str(CacheStatus(hit=True, ttl=at[1]))
+            self._at = at
+            self._response = replace(response, fields=Fields((*response.fields, ("Cache-Status", status))))
+        return self._response
+
+
+class Hits:
+    """The memo of one cache."""
+
+    def __init__(self, storage: Storage, options: CacheOptions, clock: Callable[[], float]) -> None:
+        self._storage = storage
+        self._options = options
+        self._clock = clock
+        self._memos: dict[str, _Memo] = {}
+
+    def find(self, request: Request, *, wait: bool = True) -> Hit | None:
+        """A fresh hit; None: an exchange has to find out.
+
+        :raises BlockingIOError: with ``wait=False``, when the storage would wait for the disk.
+        """
+        memo = self._memos.get(request.uri)
+        if memo is None or not is_plain(request):
+            return None
+        stands = memo.standing
+        if self._storage.read(memo.key, wait=wait) is not memo.record:
+            self._memos.pop(request.uri, None)
+            return None
+        now = self._clock()
+        ref = stands.stored.body
+        if ref is None or not stands.since <= now < stands.until:
+            return None
+        reader = self._storage.open_body(ref, wait=wait)
+        return None if reader is None else Hit(memo.key, memo.response(now), stands.stored, ref, reader)
+
+    def note(self, request: Request, key: str, record: Record | None, now: float) -> None:
+        """An exchange has answered *request* from *record*: so may we, the next time."""
+        if record is None or request.uri in self._memos:
+            return
+        stands = standing(request, record.responses, now, self._options)
+        if stands is None:
+            return
+        while len(self._memos) >= URIS:
+            self._memos.pop(next(iter(self._memos)), None)
+        self._memos[request.uri] = _Memo(key, record, stands)
