@@ -184,4 +184,6 @@ def _is_collapsible(
     if any(name in request.fields for name in ("range", "if-none-match", "if-modified-since")):
         return False
     # What answers an authenticated request is not shared unless it says so. The last one may have said so.
-    return not (options.shared and "authorization" in request.fields) or bool(candidates)
+    return not (options.shared and "authorization" in request.fields) or any(
+        response_directives(stored.fields, options).shares_authorized for stored in candidates
+    )

@@ -1,0 +1,114 @@
+"""RFC 9111 section 3.2. C3, C7."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vllm_http_cache.rfc9111.freshness import current_age
+from vllm_http_cache.rfc9111.message import Fields, Response, StoredResponse
+from vllm_http_cache.rfc9111.updating import completed, updated
+
+from .make import SHARED, T, answer, date, fields, get, kept, part
+
+
+def update(stored: StoredResponse, *lines: str, confirms: bool = True) -> StoredResponse:
+    return updated(stored, get(), answer(*lines, status=304), T + 98, T + 100, SHARED, confirms=confirms)
+
+
+@pytest.mark.parametrize(
+    "name", ["Test-Header", "Content-Foo", "Content-Location", "Content-Security-Policy", "Set-Cookie", "Expires"]
+)
+def test_fields_are_replaced(name: str) -> None:
+    stored = kept(f"{name}: a", "Other: 1", f"{name.lower()}: b")
+    assert update(stored, f"{name}: c", f"{name}: d").fields.get_all(name.lower()) == ("c", "d")
+    assert update(stored, "x: y").fields.get_all(name.lower()) == ("a", "b")
+    assert update(stored, f"{name}: c").fields.get("other") == "1"
+
+
+@pytest.mark.parametrize(
+    "name", ["Content-Encoding", "Content-MD5", "Content-Digest", "Digest", "ETag", "Content-Length", "Content-Range"]
+)
+def test_what_says_how_to_read_the_octets_stays_with_them(name: str) -> None:
+    assert update(kept(f"{name}: a"), f"{name}: b").fields.get(name.lower()) == "a"
+    assert name.lower() not in update(kept(), f"{name}: b").fields
+
+
+@pytest.mark.parametrize(
+    "old, new, expected",
+    [
+        ("image/png", "text/html", "image/png"),
+        ("text/plain", "text/plain;charset=utf-8", "text/plain;charset=utf-8"),
+        ("Text/Plain ; x", "text/plain", "text/plain"),
+        ("text/plain", "x-text/plain", "text/plain"),
+    ],
+)
+def test_a_media_type_stays_its_parameters_may_change(old: str, new: str, expected: str) -> None:
+    assert update(kept(f"Content-Type: {old}"), f"Content-Type: {new}").fields.get("content-type") == expected
+
+
+def test_a_media_type_may_be_added_and_is_not_lost() -> None:
+    assert update(kept(), "Content-Type: a/b").fields.get("content-type") == "a/b"
+    assert update(kept("Content-Type: a/b"), "X: y").fields.get("content-type") == "a/b"
+
+
+def test_fields_not_for_storing_are_not_taken_over() -> None:
+    stored = kept("A: 1", "B: 2")
+    new = update(stored, "Connection: A", "A: 3", 'Cache-Control: private="B"', "B: 4", "Keep-Alive: x")
+    assert "a" not in new.fields and "b" not in new.fields and "keep-alive" not in new.fields
+
+
+def test_a_304_resets_the_age() -> None:
+    stored = kept("Age: 590", f"Date: {date(-5)}")
+    assert current_age(update(stored, f"Date: {date(100)}"), T + 100) == 2  # the time it took to answer
+    assert current_age(update(stored, f"Date: {date(100)}", "Age: 7"), T + 100) == 9
+    silent = updated(stored, get(), Response(304, Fields()), T + 98, T + 100, SHARED)
+    assert silent.fields.get("date") == date(100)
+    assert current_age(silent, T + 100) == 2
+
+
+def test_times() -> None:
+    stored = kept()
+    new = update(stored)
+    assert (new.request_time, new.response_time, new.confirmed) == (T + 98, T + 100, T + 100)
+    assert update(stored, confirms=False).confirmed == T
+    assert update(stored, confirms=False).response_time == T + 100
+
+
+def test_the_uri_is_that_of_the_last_request() -> None:
+    new = updated(kept(uri="https://a/?1"), get(uri="https://u:p@a/?2"), answer(), T, T, SHARED)
+    assert new.uri == "https://a/?2"
+
+
+def test_the_rest_of_a_response_stays() -> None:
+    stored = part("2-5/10", "X: 1")
+    new = update(stored)
+    assert replace(new, fields=stored.fields, request_time=T, response_time=T, confirmed=T) == stored
+
+
+def test_selecting_values_stay_unless_vary_changes() -> None:
+    stored = kept("Vary: Accept-Language", "Content-Language: de", request=get("Accept-Language: en, de"))
+    request = get("Accept-Language: de", "Foo: 1")
+    same = updated(stored, request, answer(status=304), T, T, SHARED)
+    assert same.selecting == stored.selecting
+    wider = updated(stored, request, answer("Vary: Accept-Language, Foo", status=304), T, T, SHARED)
+    assert [name for name, _ in wider.selecting] == ["accept-language", "foo"]
+    assert dict(wider.selecting)["accept-language"] == "de;q=1"
+
+
+def test_a_completed_response() -> None:
+    """Section 3.4 and RFC 9110 section 15.3.7.3."""
+    first = part("0-4/10", "A: 1", "B: 1", 'ETag: "1"', "Content-Length: 5", "Age: 50", "Content-Type: image/png")
+    rest = part("5-9/10", "A: 2", 'ETag: "1"', "Content-Length: 5", f"Date: {date(9)}", "Content-Type: text/html")
+    rest = replace(rest, response_time=T + 9, confirmed=T + 9, body=None)
+    whole = completed(first, rest, 10, SHARED)
+    assert whole.fields == fields(
+        "B: 1", 'ETag: "1"', "Content-Type: image/png", "A: 2", f"Date: {date(9)}", "Content-Length: 10"
+    )
+    assert (whole.status, whole.reason, whole.first, whole.complete_length, whole.body) == (200, "OK", 0, None, None)
+    assert (whole.response_time, whole.confirmed) == (T + 9, T + 9)
+    listed = completed(
+        part("0-4/10", "A: 1"), part("5-9/10", "Connection: a", 'Cache-Control: no-cache="a"'), 10, SHARED
+    )
+    assert "a" not in listed.fields

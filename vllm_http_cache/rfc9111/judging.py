@@ -1,0 +1,282 @@
+"""What becomes of an origin's answer (RFC 9111 sections 3, 4.2.4, 4.3.3 to 4.3.5; RFC 5861 section 4).
+
+Each verdict is complete: what is stored, changed or removed, and what answers the caller. Nothing is decided later
+from what a verdict does not say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .directives import request_directives, response_directives
+from .freshness import fresh_until, has_explicit_lifetime, may_be_stale, stale_since, within_ttl
+from .message import Request, Response, StoredResponse
+from .options import CacheOptions
+from .ranges import content_range, has_what_is_wanted, holds_whole
+from .storing import storable, stored_response
+from .target import is_signed, same_uri
+from .updating import completed, updated
+from .validating import completes
+from .validators import entity_tag, entity_tags, is_strong, same_strong_tag, same_tag
+from .vary import matches, vary_names
+
+__all__ = ["Freshen", "Keep", "Pass", "Refetch", "UseStale", "judge", "judge_failure", "merged"]
+
+Changes = tuple[tuple[StoredResponse, StoredResponse | None], ...]
+
+# RFC 5861 section 4: the status codes that are an error.
+_ERRORS = frozenset((500, 502, 503, 504))
+
+MAX_VARIANTS = 32
+
+_VALIDATORS = ("etag", "last-modified")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Hand the answer to the caller and store none of it. ``changes``: stored responses, and by what each is to be
+    replaced (None: by nothing)."""
+
+    changes: Changes = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Hand the answer to the caller and store it as ``stored``, whose ``body`` the storage fills in.
+
+    ``shareable``: callers of equal requests may have it too. ``part``: a stored response whose octets come before the
+    arriving ones, the two together being what is stored and what the caller gets.
+    """
+
+    stored: StoredResponse
+    shareable: bool
+    part: StoredResponse | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Freshen:
+    """A 304: make the ``changes``, then answer with ``selected``. ``shareable``: as of :class:`Keep`.
+
+    ``selected`` is None when the 304 answers the caller's own precondition, and goes to the caller as it is.
+    """
+
+    changes: Changes
+    selected: StoredResponse | None
+    shareable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UseStale:
+    """The origin failed: answer with the stale ``stored`` instead."""
+
+    stored: StoredResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Refetch:
+    """The answer is to none of what is stored, nor to the caller: ask again, with the caller's request as it is."""
+
+
+Verdict = Pass | Keep | Freshen | UseStale | Refetch
+
+
+def judge(
+    request: Request,
+    sent: Request,
+    response: Response,
+    request_time: float,
+    response_time: float,
+    candidates: tuple[StoredResponse, ...],
+    options: CacheOptions,
+) -> Verdict:
+    """Decide what becomes of *response*.
+
+    :param request: the caller's request. :param sent: what was sent for it.
+    :param request_time: seconds since the epoch when it was sent. :param response_time: when the response came.
+    :param candidates: the stored responses that *sent* was made for, best first. Without them the verdict is never
+        :class:`Refetch`.
+    """
+    times = request_time, response_time
+    if response.status == 304:
+        return _judge_not_modified(request, sent, response, times, candidates, options)
+    if response.status in _ERRORS:
+        stale = judge_failure(request, candidates, response_time, options)
+        if stale is not None:
+            return UseStale(stale)
+    if request.method == "HEAD":
+        return Pass(_head_changes(request, response, times, candidates, options))
+    part = completes(request, candidates)
+    if part is not None and response.status in (206, 416):
+        return _judge_rest(request, response, times, part, options)
+    # An error that does not say for how long it holds leaves what is stored as it is, and so does any under a
+    # signature: it speaks of that signature.
+    error = response.status >= 400
+    passing = error and (
+        (bool(candidates) and not has_explicit_lifetime(response.fields, options))
+        or (options.signed_urls and is_signed(request.uri))
+    )
+    if not passing and storable(request, response, options):
+        stored = stored_response(request, response, request_time, response_time, options)
+        return Keep(stored, _is_shareable(stored, options))
+    # Section 4.3.3: a full response means that none of the candidates is suitable any longer.
+    obsolete = not error and response.status != 206
+    return Pass(tuple((stored, None) for stored in candidates) if obsolete else ())
+
+
+def judge_failure(
+    request: Request, candidates: tuple[StoredResponse, ...], now: float, options: CacheOptions
+) -> StoredResponse | None:
+    """The stored response that may answer *request* although the origin failed (section 4.2.4, RFC 5861 section 4);
+    None when there is none.
+
+    It has to meet all the requirements of section 4 but freshness, and not to forbid it. The longest of the spans
+    that the response, the caller and the operator allow counts.
+    """
+    asked = request_directives(request.fields)
+    if asked.no_cache and asked.stale_if_error is None:
+        return None
+    for stored in candidates:
+        given = response_directives(stored.fields, options).stale_if_error
+        spans = [span for span in (given, asked.stale_if_error, options.stale_if_error) if span is not None]
+        if (
+            spans
+            and now - stale_since(stored, options) <= max(spans)
+            and within_ttl(stored, now, options)
+            and may_be_stale(stored, options)
+            and _is_exact(request, stored)
+            and has_what_is_wanted(request, stored)
+        ):
+            return stored
+    return None
+
+
+def merged(responses: tuple[StoredResponse, ...], new: StoredResponse) -> tuple[StoredResponse, ...]:
+    """What is stored under a key once *new* is, at most ``MAX_VARIANTS`` responses.
+
+    *new* takes the place of those that answer the same requests, but for other parts of the same representation, and
+    a whole is not given up for a part of itself.
+    """
+    others = [
+        stored
+        for stored in responses
+        if (vary_names(stored.fields), stored.selecting) != (vary_names(new.fields), new.selecting)
+        or (not holds_whole(new) and same_strong_tag(stored.fields, new.fields) and _content(stored) != _content(new))
+    ]
+    others.sort(key=lambda stored: stored.confirmed, reverse=True)
+    return (new, *others[: MAX_VARIANTS - 1])
+
+
+def _content(stored: StoredResponse) -> object:
+    return "whole" if holds_whole(stored) else content_range(stored.fields)
+
+
+def _is_exact(request: Request, stored: StoredResponse) -> bool:
+    """Are URI and selecting fields those of *stored*, so that it may answer without a strong validator's word?"""
+    return same_uri(stored.uri, request.uri) and matches(request, stored)
+
+
+def _is_shareable(stored: StoredResponse, options: CacheOptions) -> bool:
+    return holds_whole(stored) and stored.response_time < fresh_until(stored, options)
+
+
+def _if_it_may_stay(request: Request, stored: StoredResponse, options: CacheOptions) -> StoredResponse | None:
+    """*stored* with its new fields, or None when these forbid to store it."""
+    response = Response(stored.status, stored.fields)
+    return stored if storable(replace(request, method="GET"), response, options) else None
+
+
+def _judge_not_modified(
+    request: Request,
+    sent: Request,
+    response: Response,
+    times: tuple[float, float],
+    candidates: tuple[StoredResponse, ...],
+    options: CacheOptions,
+) -> Freshen | Refetch:
+    """A 304: whom does it mean, and whom may it update?"""
+    tag = entity_tag(response.fields)
+    meant = _meant(request, sent, response, candidates)
+    if not meant:
+        # Section 4.3.2: then it means what the caller has, or a response nobody has.
+        own = entity_tags(request.fields, "if-none-match")
+        return Freshen((), None, False) if sent == request or any(same_tag(tag, one) for one in own) else Refetch()
+    if is_strong(tag) and entity_tag(meant[0].fields) != tag:
+        return Freshen((), meant[0], False)  # as good as what is stored, but another response's fields
+    renewed = [updated(stored, request, response, *times, options) for stored in meant]
+    changes = tuple((old, _if_it_may_stay(request, new, options)) for old, new in zip(meant, renewed, strict=True))
+    return Freshen(changes, renewed[0], changes[0][1] is not None and _is_shareable(renewed[0], options))
+
+
+def _meant(
+    request: Request, sent: Request, response: Response, candidates: tuple[StoredResponse, ...]
+) -> list[StoredResponse]:
+    """The stored responses that a 304 is about, best first (section 4.3.4)."""
+    able = [stored for stored in candidates if has_what_is_wanted(request, stored)]
+    tag = entity_tag(response.fields)
+    if tag is not None:
+        strongly = [stored for stored in able if same_strong_tag(stored.fields, response.fields)]
+        return strongly or [stored for stored in able if same_tag(tag, entity_tag(stored.fields))][:1]
+    modified = response.fields.get("last-modified")
+    if modified is not None:
+        able = [stored for stored in able if stored.fields.get("last-modified") == modified]
+    # Without a tag the condition tells whom it means, if it was about one response and the caller has no other.
+    asked_about = [stored for stored in able if "etag" in stored.fields or "last-modified" in stored.fields]
+    if sent == request or len(asked_about) != 1:
+        return []
+    known = entity_tag(asked_about[0].fields)
+    own = entity_tags(request.fields, "if-none-match")
+    return asked_about if all(same_tag(known, one) for one in own) else []
+
+
+def _judge_rest(
+    request: Request,
+    response: Response,
+    times: tuple[float, float],
+    part: StoredResponse,
+    options: CacheOptions,
+) -> Keep | Refetch:
+    """The answer to a request for the rest of *part*: do the two make a whole (section 3.4)?"""
+    there = content_range(part.fields)
+    came = content_range(response.fields)
+    if response.status != 206 or there is None or came is None or not same_strong_tag(part.fields, response.fields):
+        return Refetch()
+    first, last, complete = came
+    if first != there[1] + 1 or complete != last + 1 or there[2] not in (None, complete):
+        return Refetch()
+    if part.fields.get("content-encoding") != response.fields.get("content-encoding"):
+        return Refetch()
+    whole = completed(part, stored_response(request, response, *times, options), complete, options)
+    if _if_it_may_stay(request, whole, options) is None:
+        return Refetch()
+    return Keep(whole, _is_shareable(whole, options), part)
+
+
+def _head_changes(
+    request: Request,
+    response: Response,
+    times: tuple[float, float],
+    candidates: tuple[StoredResponse, ...],
+    options: CacheOptions,
+) -> Changes:
+    """What the answer to a HEAD changes: stored responses it still describes are updated, others are as good as
+    stale for ever (section 4.3.5)."""
+    if response.status != 200:
+        return ()
+    compared = any(name in response.fields for name in _VALIDATORS)
+    changes: list[tuple[StoredResponse, StoredResponse | None]] = []
+    for stored in candidates:
+        if _is_described(stored, response):
+            if _is_exact(request, stored) or same_strong_tag(stored.fields, response.fields):
+                new = updated(stored, request, response, *times, options, confirms=compared)
+                changes.append((stored, _if_it_may_stay(request, new, options)))
+        elif _is_exact(request, stored):
+            changes.append((stored, None))
+    return tuple(changes)
+
+
+def _is_described(stored: StoredResponse, response: Response) -> bool:
+    """Do the validators and the length in the answer to a HEAD, as far as given, agree with what is stored?"""
+    if any(response.fields.get(name) not in (None, stored.fields.get(name)) for name in _VALIDATORS):
+        return False
+    length = response.fields.get("content-length")
+    return length is None or stored.body is None or length.strip(" \t") == str(stored.body.length)
