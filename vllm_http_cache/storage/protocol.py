@@ -50,7 +50,9 @@ class Stat:
 class BodyReader(Protocol):
     """Reads one body. Outlives the body's eviction. Safe to share between threads."""
 
-    length: int
+    @property
+    def length(self) -> int:
+        """Octets that there are."""
 
     def read(self, offset: int, size: int, *, wait: bool = True) -> bytes:
         """Up to *size* checked octets at *offset*; empty only at or past the end.

@@ -1,0 +1,50 @@
+"""Fixtures for the tests of the storage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_http_cache.storage.files import FileStorage
+
+Make = Callable[..., FileStorage]
+
+
+class Clock:
+    """The time of day, moved by hand."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(tmp_path: Path, clock: Clock) -> Iterator[Make]:
+    """Makes storages on one folder, each as another process would, and closes them."""
+    made: list[FileStorage] = []
+
+    def make(path: Path | None = None, **options: Any) -> FileStorage:
+        options.setdefault("clock", clock)
+        storage = FileStorage(path or tmp_path / "cache", **options)
+        made.append(storage)
+        return storage
+
+    yield make
+    for storage in made:
+        storage.close()
+
+
+@pytest.fixture
+def storage(make: Make) -> FileStorage:
+    return make()

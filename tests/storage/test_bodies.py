@@ -1,0 +1,464 @@
+"""Rules of bodies: whole or not at all, checked before an octet is given out, growing in sight of others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import Make
+from tests.storage.helpers import (
+    MIB,
+    body_files,
+    eventually,
+    key,
+    load,
+    patched,
+    read_body,
+    record_file,
+    response,
+    store,
+    v1,
+    write_body,
+)
+from vllm_http_cache.rfc9111.message import BodyRef
+from vllm_http_cache.storage import devices, readers
+from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.protocol import BodyDamaged, Record
+
+KEY = key("bodies")
+FLIGHT = key("flight")
+
+
+# Writing.
+
+
+@pytest.mark.parametrize("written", [b"", b"12345", b"1234567"])
+def test_a_body_that_is_not_as_long_as_announced_is_not_kept(
+    storage: FileStorage, tmp_path: Path, written: bytes
+) -> None:
+    writer = storage.create_body(KEY, 6)
+    assert writer
+    assert writer.write(written) is (len(written) <= 6)
+    assert writer.commit() is None
+    assert body_files(tmp_path / "cache") == []
+    assert list(v1(tmp_path / "cache").glob("writers/*.d/*")) == []
+
+
+def test_what_is_written_after_the_end_goes_nowhere(storage: FileStorage) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(b"abc")
+    ref = writer.commit()
+    assert ref
+    assert not writer.write(b"def")
+    assert writer.commit() is None
+    writer.abort()
+    assert read_body(storage, ref) == b"abc"
+
+
+def test_a_committed_body_is_read_only(storage: FileStorage, tmp_path: Path) -> None:
+    assert write_body(storage, KEY, b"abc")
+    (file,) = body_files(tmp_path / "cache")
+    assert file.stat().st_mode & 0o777 == 0o400
+
+
+@pytest.mark.parametrize("pieces", [[1], [7, MIB - 8, 3], [MIB], [MIB + 1, MIB - 1], [3 * MIB + 5], [65536] * 33])
+def test_digests_do_not_depend_on_how_it_was_written(storage: FileStorage, pieces: list[int]) -> None:
+    data = os.urandom(sum(pieces))
+    writer = storage.create_body(KEY, len(data))
+    assert writer
+    offset = 0
+    for piece in pieces:
+        assert writer.write(data[offset : offset + piece])
+        offset += piece
+    ref = writer.commit()
+    whole = write_body(storage, KEY, data)
+    assert ref and whole
+    assert ref.digests == whole.digests
+    assert read_body(storage, ref) == data
+
+
+def test_a_short_write_goes_on_where_it_stopped(storage: FileStorage) -> None:
+    pwrite = os.pwrite
+    with patched(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[: max(1, len(data) // 2)], offset)):
+        writer = storage.create_body(KEY, None)
+    assert writer
+    data = os.urandom(100_000)
+    with patched(os, "pwrite", lambda fd, data, offset: pwrite(fd, bytes(data)[: max(1, len(data) // 3)], offset)):
+        assert writer.write(data)
+    ref = writer.commit()
+    assert ref
+    assert read_body(storage, ref) == data
+
+
+# Following in the same process.
+
+
+def test_a_follower_reads_what_has_been_written_so_far(storage: FileStorage) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    follower = writer.follow()
+    assert follower.length == 0
+    assert follower.read(0, 10) == b""
+    assert writer.write(b"hello ")
+    assert (follower.length, follower.read(0, 100)) == (6, b"hello ")
+    assert writer.write(b"world")
+    assert follower.read(6, 100) == b"world"
+    assert follower.read(3, 4) == b"lo w"
+    assert writer.commit()
+    assert follower.read(0, 100) == b"hello world", "also after the end"
+    storage.close()
+    assert follower.read(0, 100) == b"hello world"
+    follower.close()
+
+
+def test_a_follower_outlives_an_abort(storage: FileStorage) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(b"abc")
+    follower = writer.follow()
+    writer.abort()
+    assert follower.read(0, 10) == b"abc"
+    follower.close()
+
+
+def test_a_growing_body_that_was_cut_is_damaged(storage: FileStorage, tmp_path: Path) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(b"abc")
+    follower = writer.follow()
+    (file,) = v1(tmp_path / "cache").glob("writers/*.d/*")
+    os.truncate(file, 0)
+    with pytest.raises(BodyDamaged):
+        follower.read(0, 10)
+    follower.close()
+    writer.abort()
+
+
+def test_a_follower_without_a_descriptor_fails_when_read(storage: FileStorage) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(b"abc")
+
+    def dup(fd: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with patched(os, "dup", dup):
+        follower = writer.follow()
+    with pytest.raises(BodyDamaged):
+        follower.read(0, 10)
+    writer.abort()
+
+
+# Following from another process.
+
+
+def test_a_published_body_is_followed_until_it_is_whole(storage: FileStorage, make: Make) -> None:
+    other = make()
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(b"abc")
+    assert other.growing(FLIGHT) is None
+    writer.publish(FLIGHT, response(tag="growing"))
+    growing = other.growing(FLIGHT)
+    assert growing
+    assert growing.stored.fields.get("etag") == '"growing"'
+    assert (growing.read(0, 10), growing.read(3, 10), growing.ended()) == (b"abc", b"", None)
+    assert writer.write(b"def")
+    assert growing.read(3, 10) == b"def"
+    assert writer.commit()
+    assert growing.ended() is True
+    assert growing.read(0, 10) == b"abcdef"
+    assert other.growing(FLIGHT) is None
+    storage.forget(KEY)
+    assert growing.ended() is True, "also when it has been evicted since"
+    growing.close()
+
+
+def test_an_abandoned_body_ends_as_such(storage: FileStorage, make: Make, tmp_path: Path) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    writer.publish(FLIGHT, response())
+    growing = make().growing(FLIGHT)
+    assert growing
+    writer.abort()
+    assert growing.ended() is False
+    assert list((v1(tmp_path / "cache") / "growing").iterdir()) == []
+    growing.close()
+
+
+def test_an_announcement_is_withdrawn_by_its_own_writer_only(storage: FileStorage) -> None:
+    first, second = storage.create_body(KEY, None), storage.create_body(KEY, None)
+    assert first and second
+    first.publish(FLIGHT, response(tag="1"))
+    second.publish(FLIGHT, response(tag="2"))
+    first.abort()
+    growing = storage.growing(FLIGHT)
+    assert growing
+    assert growing.stored.fields.get("etag") == '"2"'
+    growing.close()
+    second.abort()
+    assert storage.growing(FLIGHT) is None
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", bytes(5000), b"vhcgro\x00\x02" + bytes(100)])
+def test_a_damaged_announcement_is_none(storage: FileStorage, tmp_path: Path, junk: bytes) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    writer.publish(FLIGHT, response())
+    (v1(tmp_path / "cache") / "growing" / FLIGHT).write_bytes(junk)
+    assert storage.growing(FLIGHT) is None
+    assert writer.commit()
+
+
+# Without waiting.
+
+
+@pytest.fixture
+def shm(tmp_path: Path) -> Iterator[Path]:
+    path = Path("/dev/shm") / f"vllm-http-cache-{os.getpid()}"
+    if not path.parent.is_dir():
+        pytest.skip("no /dev/shm")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def test_what_is_in_memory_is_read_at_once(make: Make, shm: Path, tmp_path: Path) -> None:
+    """Also where the file system does not know the question, as tmpfs."""
+    for path in (tmp_path / "disk", shm):
+        storage = make(path)
+        assert store(storage, KEY, b"x" * 100_000)
+        record = storage.read(KEY, wait=False)
+        assert record and record.responses[0].body
+        reader = storage.open_body(record.responses[0].body, wait=False)
+        assert reader
+        assert reader.read(0, MIB, wait=False) == b"x" * 100_000
+
+
+def test_a_large_body_is_opened_in_a_thread_and_read_at_once(storage: FileStorage) -> None:
+    data = os.urandom(3 * MIB)
+    ref = write_body(storage, KEY, data)
+    assert ref
+    with pytest.raises(BlockingIOError):
+        storage.open_body(ref, wait=False)
+    reader = storage.open_body(ref)
+    assert reader
+    assert reader.read(MIB, MIB, wait=False) == data[MIB : 2 * MIB]
+    reader.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="no RWF_NOWAIT")
+@pytest.mark.parametrize("cached", [0, 50_000])
+def test_what_is_not_in_memory_is_not_waited_for(storage: FileStorage, cached: int) -> None:
+    ref = write_body(storage, KEY, b"x" * 100_000)
+    large = write_body(storage, KEY, bytes(3 * MIB))
+    assert ref and large
+    reader = storage.open_body(large)
+    assert reader
+
+    def preadv(fd: int, buffers: list[memoryview], offset: int, flags: int) -> int:
+        if cached == 0:
+            raise BlockingIOError(errno.EAGAIN, "not in memory")
+        return cached
+
+    with patched(os, "preadv", preadv):
+        with pytest.raises(BlockingIOError):
+            storage.open_body(ref, wait=False)
+        with pytest.raises(BlockingIOError):
+            reader.read(MIB, MIB, wait=False)
+        assert reader.read(MIB, MIB) == bytes(MIB)
+    assert read_body(storage, ref) == b"x" * 100_000
+    reader.close()
+
+
+def test_a_network_is_never_asked_without_waiting(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm_http_cache.storage.layout.is_remote", lambda fd: True)
+    storage = make()
+    ref = write_body(storage, KEY, b"x")
+    assert ref
+    for call in (lambda: storage.read(KEY, wait=False), lambda: storage.open_body(ref, wait=False)):
+        with pytest.raises(BlockingIOError):
+            call()
+    assert read_body(storage, ref) == b"x"
+
+
+@pytest.mark.parametrize(
+    "kind, remote", [("ext4", False), ("tmpfs", False), ("nfs4", True), ("fuse.gcsfuse", True), ("fuseblk", False)]
+)
+def test_network_file_systems_are_known_by_name(tmp_path: Path, kind: str, remote: bool) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    device = os.fstat(fd).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"20 1 0:99 / / rw - overlay x rw\n36 35 {number} / /mnt rw,noatime master:1 - {kind} x rw\n")
+    assert devices.is_remote(fd, str(mounts)) is remote
+    os.close(fd)
+
+
+# Damage.
+
+
+def damage(file: Path, data: bytes) -> None:
+    file.chmod(0o600)
+    file.write_bytes(data)
+    file.chmod(0o400)
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize("size", [1, 100_000, MIB, 3 * MIB + 17, 16 * MIB])
+@pytest.mark.parametrize("how", ["cut", "longer", "emptied", "first", "last", "zeros", "gone", "folder"])
+def test_damage_is_found_before_the_first_octet(storage: FileStorage, tmp_path: Path, size: int, how: str) -> None:
+    data = os.urandom(size)
+    assert store(storage, KEY, data)
+    (file,) = body_files(tmp_path / "cache")
+    match how:
+        case "gone" | "folder":
+            file.unlink()
+            if how == "folder":
+                file.mkdir()
+        case _:
+            damaged = {
+                "cut": data[:-1],
+                "longer": data + b"x",
+                "emptied": b"",
+                "first": flipped(data, 0),
+                "last": flipped(data, size - 1),
+                "zeros": bytes(size),
+            }
+            damage(file, damaged[how])
+    assert load(storage, KEY) is None
+    if how != "folder":
+        assert eventually(lambda: storage.read(KEY) is None), "its response is dropped"
+    assert store(storage, KEY, data), "and it can be stored again"
+
+
+def test_swapped_bodies_are_damaged(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"a" * 1000)
+    assert store(storage, key(2), b"b" * 1000)
+    (one,), (two,) = body_files(tmp_path / "cache", KEY), body_files(tmp_path / "cache", key(2))
+    content = one.read_bytes()
+    damage(one, two.read_bytes())
+    damage(two, content)
+    assert load(storage, KEY) is None
+    assert load(storage, key(2)) is None
+
+
+def test_a_large_body_is_checked_block_by_block(storage: FileStorage, tmp_path: Path) -> None:
+    data = os.urandom(17 * MIB)
+    assert store(storage, KEY, data)
+    (file,) = body_files(tmp_path / "cache")
+    damage(file, flipped(data, 9 * MIB))
+    record = storage.read(KEY)
+    assert record and record.responses[0].body
+    reader = storage.open_body(record.responses[0].body)
+    assert reader
+    assert reader.read(8 * MIB, MIB) == data[8 * MIB : 9 * MIB]
+    with pytest.raises(BodyDamaged):
+        reader.read(9 * MIB + 1000, 10)
+    assert eventually(lambda: storage.read(KEY) is None)
+    reader.close()
+
+
+def test_a_disk_that_fails_in_the_middle_is_damage(storage: FileStorage) -> None:
+    ref = write_body(storage, KEY, bytes(17 * MIB))
+    assert ref
+    reader = storage.open_body(ref)
+    assert reader
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, "the disk")
+
+    with patched(os, "pread", pread), pytest.raises(BodyDamaged):
+        reader.read(0, 10)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        BodyRef("../../../../etc/passwd", 10, b"x" * 8),
+        BodyRef(KEY, 10, b"x" * 8),
+        BodyRef(f"{KEY}.{'0' * 16}", 10, b""),
+        BodyRef(f"{KEY}.{'0' * 16}", 2**40, b"x" * 8),
+        BodyRef(f"{KEY}.{'0' * 16}", 10, b"x" * 8),
+    ],
+)
+def test_a_reference_to_nothing_opens_nothing(storage: FileStorage, ref: BodyRef) -> None:
+    assert store(storage, KEY, b"")
+    assert storage.open_body(ref) is None
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"\0" * 4096, b"garbage", b"vhcrec\x00\x02" + bytes(60), os.urandom(2 * MIB)], ids=range(5)
+)
+def test_a_damaged_record_is_a_miss_and_goes(storage: FileStorage, tmp_path: Path, junk: bytes) -> None:
+    assert store(storage, KEY, b"body")
+    file = record_file(tmp_path / "cache", KEY)
+    file.write_bytes(junk)
+    assert storage.read(KEY) is None
+    assert eventually(lambda: not file.exists())
+    assert store(storage, KEY, b"again")
+
+
+@pytest.mark.parametrize("make_it", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
+def test_what_is_no_file_is_no_record(storage: FileStorage, tmp_path: Path, make_it: Callable[[Path], None]) -> None:
+    assert store(storage, KEY, b"body")
+    file = record_file(tmp_path / "cache", KEY)
+    file.unlink()
+    make_it(file)
+    assert storage.read(KEY) is None
+    assert load(storage, KEY) is None
+
+
+def test_swapped_records_are_misses(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"1")
+    assert store(storage, key(2), b"2")
+    one, two = record_file(tmp_path / "cache", KEY), record_file(tmp_path / "cache", key(2))
+    content = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(content)
+    assert storage.read(KEY) is None
+    assert storage.read(key(2)) is None
+
+
+def test_threads_share_a_reader(storage: FileStorage) -> None:
+    data = os.urandom(8 * MIB)
+    ref = write_body(storage, KEY, data)
+    assert ref
+    reader = storage.open_body(ref)
+    assert reader
+    wrong: list[int] = []
+
+    def read(start: int) -> None:
+        for offset in range(start, len(data), 150_001):
+            part = reader.read(offset, 65_536)
+            if not part or part != data[offset : offset + len(part)]:
+                wrong.append(offset)
+
+    threads = [threading.Thread(target=read, args=(start,)) for start in range(0, 4000, 1000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    reader.close()
+
+
+def test_a_block_is_what_a_digest_is_of() -> None:
+    assert readers.BLOCK == MIB
+
+
+def test_a_record_may_name_no_body(storage: FileStorage) -> None:
+    assert storage.swap(KEY, None, Record((response(),)))
+    record = storage.read(KEY)
+    assert record
+    assert record.responses[0].body is None

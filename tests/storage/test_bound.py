@@ -1,0 +1,320 @@
+"""The bound: what ``du`` sees of the folder never exceeds max_size, and the ledger knows what is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import Make
+from tests.storage.helpers import (
+    MIB,
+    body_files,
+    eventually,
+    is_quiet,
+    key,
+    keys_of_folder,
+    ledger_is_exact,
+    load,
+    occupied,
+    own_folder,
+    patched,
+    read_body,
+    response,
+    store,
+    v1,
+    write_body,
+)
+from vllm_http_cache.storage import ledger
+from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.protocol import Record
+from vllm_http_cache.storage.toolbox import sweep, usage
+
+KEY = key("bound")
+
+
+def reserved(storage: FileStorage) -> int:
+    return usage(storage).reserved
+
+
+@pytest.mark.parametrize("size", [0, 100, 100_000, 700_000])
+def test_the_folder_stays_within_its_bound(make: Make, tmp_path: Path, size: int) -> None:
+    """Also with empty bodies, whose records and folders take room, and so bound their number."""
+    storage = make(max_size=2 * MIB)
+    kept = 0
+    for number in range(300 if size < 1000 else 40):
+        kept += store(storage, key(number), bytes(size))
+        if number % 5 == 0:
+            assert occupied(tmp_path / "cache") <= 2 * MIB
+    assert kept > 20, "and goes on storing"
+    assert is_quiet(storage)
+    assert ledger_is_exact(storage)
+    assert reserved(storage) == 0
+    assert len(list(v1(tmp_path / "cache").rglob("*"))) < 2 * MIB / 4096 + 20
+
+
+def test_bodies_of_unknown_length_reserve_as_they_grow(make: Make, tmp_path: Path) -> None:
+    storage = make(max_size=8 * MIB)
+    assert store(storage, KEY, bytes(2 * MIB))
+    writers = [storage.create_body(key(number), None) for number in range(3)]
+    written = 0
+    while all(writer is not None and writer.write(bytes(100_000)) for writer in writers):
+        written += 1
+        assert occupied(tmp_path / "cache") <= reserved(storage) + usage(storage).used <= 8 * MIB
+    assert written > 10, "until there is no room"
+    assert occupied(tmp_path / "cache") > 4 * MIB
+    for writer in writers:
+        assert writer
+        writer.abort()
+    assert reserved(storage) == 0
+    assert ledger_is_exact(storage)
+
+
+@pytest.mark.parametrize("length", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("limits", [{"max_size": 4 * MIB}, {"max_size": 40 * MIB, "max_entry_size": 3 * MIB}])
+def test_a_body_that_cannot_fit_evicts_nothing(make: Make, limits: dict[str, int], length: bool) -> None:
+    storage = make(**limits)
+    assert store(storage, KEY, bytes(100_000))
+    before = usage(storage).used
+    assert write_body(storage, key("large"), bytes(4 * MIB), length=length) is None
+    assert usage(storage).used == before or not length
+    assert load(storage, KEY) == bytes(100_000)
+
+
+def test_a_body_that_just_fits_evicts_the_rest(make: Make, tmp_path: Path) -> None:
+    storage = make(max_size=4 * MIB)
+    for number in range(30):
+        assert store(storage, key(number), bytes(100_000))
+    assert eventually(lambda: store(storage, KEY, bytes(3_800_000)))
+    assert occupied(tmp_path / "cache") <= 4 * MIB
+
+
+@pytest.mark.parametrize("max_size", [0, 1, 4096, 100_000])
+def test_a_bound_too_small_for_anything_makes_nothing(make: Make, tmp_path: Path, max_size: int) -> None:
+    storage = make(max_size=max_size)
+    assert not store(storage, KEY, b"x")
+    assert storage.swap(KEY, None, Record((response(),)))
+    claim = storage.claim(KEY)
+    assert claim is not None
+    claim.release()
+    assert occupied(tmp_path / "cache") <= max_size
+
+
+def test_a_304_needs_room_too(make: Make, tmp_path: Path) -> None:
+    """Two records lie there for a moment."""
+    storage = make(max_size=2 * MIB)
+    assert store(storage, KEY, b"x")
+    writer = storage.create_body(key(1), 2 * MIB - usage(storage).used - 60_000)
+    assert writer
+    record = storage.read(KEY)
+    assert record
+    assert storage.swap(KEY, record, record), "a storage that cannot store answers True"
+    assert usage(storage).used + reserved(storage) <= 2 * MIB
+    writer.abort()
+    assert reserved(storage) == 0
+
+
+def test_a_record_that_finds_no_room_takes_its_new_body_along(make: Make, tmp_path: Path) -> None:
+    storage = make(max_size=2 * MIB)
+    assert store(storage, KEY, b"old")
+    new = write_body(storage, KEY, b"new")
+    assert new
+    seen = storage.read(KEY)
+    assert seen
+    with patched(storage._keeping, "_reserve", lambda place, amount: False):
+        assert storage.swap(KEY, seen, Record((response(new), *seen.responses)))
+    assert load(storage, KEY) == b"old"
+    assert len(body_files(tmp_path / "cache")) == 1
+
+
+def test_folders_count_and_go_when_they_are_empty(storage: FileStorage, tmp_path: Path) -> None:
+    keys = keys_of_folder("ab")
+    many = [next(keys) for _ in range(150)]
+    for name in many:
+        storage.swap(name, None, Record((response(),)))
+        assert occupied(tmp_path / "cache") <= usage(storage).used
+    assert (v1(tmp_path / "cache") / "ab").stat().st_size >= 0
+    assert ledger_is_exact(storage)
+    for name in many:
+        storage.forget(name)
+    sweep(storage)
+    assert not (v1(tmp_path / "cache") / "ab").exists()
+    assert ledger_is_exact(storage)
+
+
+def test_many_unfinished_bodies_make_their_folder_grow_within_the_count(storage: FileStorage, tmp_path: Path) -> None:
+    writers = [storage.create_body(key(number), 0) for number in range(400)]
+    assert occupied(tmp_path / "cache") <= usage(storage).used + reserved(storage)
+    for writer in writers:
+        assert writer
+        assert writer.commit()
+        assert occupied(tmp_path / "cache") <= usage(storage).used + reserved(storage)
+    assert ledger_is_exact(storage)
+
+
+def test_the_device_keeps_a_floor_of_free_space(make: Make, tmp_path: Path) -> None:
+    device = os.statvfs(tmp_path)
+    free = device.f_bavail * device.f_frsize
+    storage = make(free_space_floor=free * 2)
+    assert not store(storage, KEY, b"x")
+    rich = make(tmp_path / "rich")
+    assert store(rich, KEY, b"x")
+
+
+def test_the_cache_gives_way_to_others_on_the_device(make: Make, tmp_path: Path) -> None:
+    storage = make(free_space_floor=100 * MIB)
+    for number in range(20):
+        assert store(storage, key(number), bytes(MIB))
+    place = storage._access.place
+    assert place
+    free = 100 * MIB - 5 * MIB  # somebody else has filled the device
+    used = usage(storage).used
+    with patched(place.home, "free", lambda: free + used - usage(storage).used):
+        assert eventually(lambda: store(storage, KEY, bytes(1000)))
+    assert 10 * MIB < usage(storage).used < 16 * MIB
+
+
+# The ledger.
+
+
+@pytest.mark.parametrize("junk", [None, b"", b"\0" * 4096, b"x" * 100, os.urandom(4096), b"\0" * 100_000], ids=range(6))
+def test_the_ledger_is_made_anew_from_the_folder(make: Make, tmp_path: Path, junk: bytes | None) -> None:
+    storage = make(max_size=20 * MIB)
+    for number in range(30):
+        assert store(storage, key(number), bytes(10_000 * number))
+    used = usage(storage).used
+    file = v1(tmp_path / "cache") / "ledger"
+    if junk is None:
+        file.unlink()
+    else:
+        file.write_bytes(junk)
+    assert eventually(lambda: store(storage, KEY, b"x"))
+    assert ledger_is_exact(storage)
+    assert usage(storage).used >= used
+    assert load(storage, key(3)) == bytes(30_000), "and nothing else was lost"
+    assert file.stat().st_size == 4096 or junk is not None
+
+
+def test_a_flipped_bit_in_the_ledger_is_noticed(make: Make, tmp_path: Path) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    file = v1(tmp_path / "cache") / "ledger"
+    for position in range(0, 4096, 97):
+        data = bytearray(file.read_bytes())
+        data[position] ^= 0x40
+        assert not ledger.Page(bytes(data)).valid()
+
+
+def test_while_it_has_not_been_counted_nothing_is_stored(make: Make, tmp_path: Path) -> None:
+    storage = make(max_size=MIB)
+    for number in range(5):
+        assert store(storage, key(number), bytes(100_000))
+    assert is_quiet(storage)
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    with patched(storage._room._janitor, "ask", lambda: None):
+        assert storage.create_body(KEY, 1) is None
+    assert eventually(lambda: store(storage, KEY, b"x"))
+
+
+def test_a_boot_of_the_machine_has_everything_counted(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A page from before a power failure may not fit the files that came through it."""
+    storage = make()
+    for number in range(20):
+        assert store(storage, key(number), bytes(50_000))
+    old = (v1(tmp_path / "cache") / "ledger").read_bytes()
+    for number in range(20, 40):
+        assert store(storage, key(number), bytes(50_000))
+    used = usage(storage).used
+    storage.close()
+    (v1(tmp_path / "cache") / "ledger").write_bytes(old)
+    monkeypatch.setattr(ledger, "boot", lambda: 42)
+    rebooted = make()
+    assert eventually(lambda: store(rebooted, KEY, b"x"))
+    assert usage(rebooted).used >= used
+    assert ledger_is_exact(rebooted)
+
+
+def test_a_process_that_died_while_it_changed_a_folder_leaves_a_mark(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, bytes(50_000))
+    place = storage._access.place
+    assert place
+    with place.ledger.locked() as page:
+        page.changing = int(KEY[:2], 16)
+        place.ledger.save(page)
+    (body,) = body_files(tmp_path / "cache")
+    body.unlink()
+    assert store(storage, key(2), b"x")
+    assert ledger_is_exact(storage)
+
+
+def test_what_others_remove_is_counted_at_the_next_look(storage: FileStorage, tmp_path: Path) -> None:
+    for number in range(20):
+        assert store(storage, key(number), bytes(50_000))
+    for file in body_files(tmp_path / "cache")[:10]:
+        file.unlink()
+    sweep(storage)
+    assert ledger_is_exact(storage)
+
+
+def test_the_reservation_of_a_living_writer_survives_the_ledger(make: Make, tmp_path: Path) -> None:
+    storage = make(max_size=20 * MIB)
+    writer = storage.create_body(KEY, 10 * MIB)
+    assert writer
+    assert writer.write(bytes(MIB))
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    assert eventually(lambda: store(storage, key(1), b"x"))
+    assert reserved(storage) >= 10 * MIB
+    assert make(max_size=20 * MIB).create_body(key(2), 11 * MIB) is None
+    assert writer.write(bytes(9 * MIB))
+    assert writer.commit()
+    assert reserved(storage) == 0
+
+
+# Formats.
+
+
+def test_older_formats_are_reclaimed_within_the_bound(make: Make, tmp_path: Path) -> None:
+    old = own_folder(tmp_path / "cache") / "v0" / "deep" / "er"
+    old.mkdir(parents=True)
+    own_folder(tmp_path / "cache").chmod(0o700)
+    for number in range(10):
+        (old / str(number)).write_bytes(bytes(300_000))
+    storage = make(max_size=4 * MIB)
+    peak = 0
+    assert eventually(lambda: store(storage, KEY, bytes(2 * MIB)))
+    peak = max(peak, occupied(tmp_path / "cache"))
+    assert not (own_folder(tmp_path / "cache") / "v0").exists()
+    assert peak <= 4 * MIB
+
+
+def test_later_formats_and_anything_else_are_left_alone(storage: FileStorage, tmp_path: Path) -> None:
+    others = [own_folder(tmp_path / "cache") / name for name in ("v2", "v10", "va", "v", "x")]
+    assert store(storage, KEY, b"x")
+    for folder in others:
+        folder.mkdir()
+        (folder / "file").write_bytes(b"theirs")
+    sweep(storage)
+    assert all((folder / "file").read_bytes() == b"theirs" for folder in others)
+
+
+def test_two_bounds_on_one_folder_each_hold_for_their_own(make: Make) -> None:
+    large, small = make(max_size=20 * MIB), make(max_size=4 * MIB)
+    for number in range(10):
+        assert store(large, key(number), bytes(MIB))
+    assert eventually(lambda: store(small, KEY, b"x"))
+    assert usage(small).used <= 4 * MIB
+
+
+def test_a_folder_removed_and_made_anew_starts_from_zero(storage: FileStorage, tmp_path: Path) -> None:
+    ref = write_body(storage, KEY, bytes(100_000))
+    while (tmp_path / "cache").exists():
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    assert ref
+    assert read_body(storage, ref) is None
+    assert store(storage, KEY, b"x")
+    assert usage(storage).used <= 100_000
+    assert ledger_is_exact(storage)

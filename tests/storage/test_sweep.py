@@ -1,0 +1,355 @@
+"""What goes, and when: the least recently used, the expired, what crashes and races have left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import Clock, Make
+from tests.storage.helpers import (
+    MIB,
+    body_files,
+    eventually,
+    is_quiet,
+    key,
+    ledger_is_exact,
+    load,
+    occupied,
+    patched,
+    record_file,
+    response,
+    store,
+    v1,
+    write_body,
+)
+from vllm_http_cache.storage import sweep as sweeping
+from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.locks import lock
+from vllm_http_cache.storage.protocol import Record
+from vllm_http_cache.storage.toolbox import sweep, trim, usage
+
+KEY = key("sweep")
+
+
+def stored_keys(storage: FileStorage) -> set[str]:
+    return {stat.key for stat in storage.scan()}
+
+
+# Least recently used.
+
+
+def test_the_least_recently_used_goes_first(make: Make, clock: Clock) -> None:
+    storage = make()
+    names = [key(number) for number in range(20)]
+    for name in names:
+        clock.ahead += 1
+        assert store(storage, name, bytes(100_000))
+    clock.ahead += 100
+    for name in names[::3]:
+        assert storage.read(name)
+    trim(storage, usage(storage).used // 2)
+    left = stored_keys(storage)
+    assert set(names[::3]) <= left
+    evicted = [name for name in names if name not in left]
+    assert evicted == [name for name in names if name not in names[::3]][: len(evicted)], "in the order of use"
+    assert ledger_is_exact(storage)
+
+
+def test_a_use_is_noted_once_a_minute(make: Make, clock: Clock, tmp_path: Path) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    file = record_file(tmp_path / "cache", KEY)
+    used = file.stat().st_atime_ns
+    clock.ahead = 59
+    assert storage.read(KEY)
+    assert file.stat().st_atime_ns == used
+    clock.ahead = 61
+    before = file.stat()
+    assert storage.read(KEY)
+    assert file.stat().st_atime == pytest.approx(clock(), abs=5)
+    assert file.stat().st_mtime_ns == before.st_mtime_ns, "the generation is the same"
+
+
+def test_looking_is_not_a_use(make: Make, clock: Clock, tmp_path: Path) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    file = record_file(tmp_path / "cache", KEY)
+    used = file.stat().st_atime_ns
+    os.utime(file, ns=(used - 2 * 86_400 * 10**9, file.stat().st_mtime_ns))
+    used = file.stat().st_atime_ns
+    assert list(storage.scan())
+    sweep(storage)
+    assert file.stat().st_atime_ns == used
+
+
+def test_what_was_used_after_the_look_is_not_evicted(make: Make, clock: Clock) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    assert is_quiet(storage)
+    place = storage._access.place
+    assert place
+    clock.ahead = 100
+    entries = sweeping._entries
+
+    def entries_then_used(*arguments: object) -> object:
+        if found := entries(*arguments):  # type: ignore[arg-type]
+            storage.read(KEY)
+        return found
+
+    with patched(sweeping, "_entries", entries_then_used):
+        trim(storage, 0)
+    assert load(storage, KEY) == b"x"
+
+
+def test_a_high_watermark_starts_the_sweep_and_a_low_one_ends_it(make: Make) -> None:
+    storage = make(max_size=10 * MIB)
+    number = 0
+    while usage(storage).used < 8.5 * MIB:
+        assert store(storage, key(number), bytes(200_000))
+        number += 1
+    assert is_quiet(storage)
+    assert usage(storage).used > 8.4 * MIB
+    while usage(storage).used < 9.1 * MIB and number < 60:
+        assert store(storage, key(number), bytes(200_000))
+        number += 1
+    assert eventually(lambda: usage(storage).used < 8.5 * MIB)
+    assert is_quiet(storage)
+    assert usage(storage).used > 7 * MIB, "and no further"
+
+
+def test_a_caller_never_waits_long(make: Make) -> None:
+    """The sweep is another process's and takes its time; the caller goes on without storing."""
+    storage = make(max_size=2 * MIB)
+    while usage(storage).used < 1.4 * MIB:
+        assert store(storage, key(usage(storage).used), bytes(200_000))
+    assert is_quiet(storage)
+    place = storage._access.place
+    assert place
+    fd = place.home.open("sweep", os.O_RDWR)
+    lock(fd)
+    done = threading.Event()
+
+    def create() -> None:
+        assert storage.create_body(KEY, MIB) is None
+        done.set()
+
+    threading.Thread(target=create).start()
+    assert done.wait(1.0)
+    os.close(fd)
+    assert eventually(lambda: store(storage, KEY, bytes(MIB)))
+
+
+def test_one_process_sweeps_at_a_time(make: Make) -> None:
+    one, two = make(), make()
+    assert store(one, KEY, b"x")
+    assert is_quiet(one)
+    place = two._access.reading()
+    assert place
+    fd = place.home.open("sweep", os.O_RDWR | os.O_CREAT)
+    lock(fd)
+    with pytest.raises(TimeoutError):
+        sweep(one)
+    os.close(fd)
+    sweep(one)
+
+
+@pytest.mark.parametrize("atime", [-(2**31), 0, 2**33, 2**34])
+def test_no_time_of_use_makes_immortal(make: Make, clock: Clock, tmp_path: Path, atime: int) -> None:
+    storage = make()
+    assert store(storage, KEY, bytes(100_000))
+    file = record_file(tmp_path / "cache", KEY)
+    os.utime(file, (atime, file.stat().st_mtime))
+    for number in range(10):
+        clock.ahead += 1
+        assert store(storage, key(number), bytes(100_000))
+    trim(storage, usage(storage).used - 50_000)
+    assert KEY not in stored_keys(storage)
+
+
+@pytest.mark.parametrize("mtime", [-(2**31), 0, 2**33, 2**34])
+def test_no_modification_time_makes_immortal(make: Make, clock: Clock, tmp_path: Path, mtime: int) -> None:
+    """Restored backups, stepped clocks."""
+    storage = make(ttl=1000.0)
+    assert store(storage, KEY, b"x", at=clock())
+    for file in (record_file(tmp_path / "cache", KEY), *body_files(tmp_path / "cache")):
+        os.utime(file, (mtime, mtime))
+    assert load(storage, KEY) == b"x"
+    clock.ahead = 1001
+    sweep(storage)
+    assert not record_file(tmp_path / "cache", KEY).exists()
+    assert body_files(tmp_path / "cache") == []
+
+
+# Expired.
+
+
+def test_what_has_expired_is_removed_by_ordinary_work(make: Make, clock: Clock, tmp_path: Path) -> None:
+    storage = make(ttl=1000.0)
+    for number in range(10):
+        assert store(storage, key(number), b"x" * 1000, at=clock())
+    clock.ahead = 1001
+    assert store(storage, KEY, b"y", at=clock())
+    assert eventually(lambda: len(list(body_files(tmp_path / "cache"))) == 1)
+    assert stored_keys(storage) == {KEY}
+    assert is_quiet(storage)
+    assert ledger_is_exact(storage)
+
+
+def test_a_read_of_what_has_expired_removes_it(make: Make, clock: Clock, tmp_path: Path) -> None:
+    storage = make(ttl=1000.0)
+    assert store(storage, KEY, b"x", at=clock())
+    assert is_quiet(storage)
+    clock.ahead = 1001
+    assert storage.read(KEY) is None
+    assert eventually(lambda: not record_file(tmp_path / "cache", KEY).exists())
+
+
+def test_a_sweep_removes_the_expired_part_of_a_record(make: Make, clock: Clock, tmp_path: Path) -> None:
+    storage = make(ttl=100.0)
+    old, new = write_body(storage, KEY, b"old"), write_body(storage, KEY, b"new")
+    assert old and new
+    storage.swap(KEY, None, Record((response(old, at=clock()), response(new, at=clock() + 50, tag="b"))))
+    clock.ahead = 110
+    sweep(storage)
+    assert [file.name for file in body_files(tmp_path / "cache")] == [new.name]
+    assert load(storage, KEY) == b"new"
+
+
+def test_an_infinite_ttl_removes_nothing(make: Make, clock: Clock) -> None:
+    storage = make(ttl=inf)
+    assert store(storage, KEY, b"x", at=clock())
+    clock.ahead = 10 * 365 * 86_400
+    sweep(storage)
+    assert load(storage, KEY) == b"x"
+
+
+def test_a_clock_that_steps_back_and_forth_leaves_nothing_for_ever(make: Make, clock: Clock, tmp_path: Path) -> None:
+    storage = make(ttl=1000.0)
+    clock.ahead = 365 * 86_400
+    assert store(storage, KEY, b"x", at=clock())
+    clock.ahead = 0
+    assert store(storage, key(2), b"y", at=clock())
+    assert storage.read(KEY) is None, "confirmed in the future"
+    assert eventually(lambda: not record_file(tmp_path / "cache", KEY).exists())
+    sweep(storage)
+    assert stored_keys(storage) == {key(2)}
+
+
+# Left behind.
+
+
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every body without a record has been without one for long enough."""
+    monkeypatch.setattr(sweeping, "GRACE", -1.0)
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_a_body_without_a_record_goes(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"kept")
+    assert write_body(storage, KEY, b"loose")
+    assert write_body(storage, key(2), b"loose too")
+    sweep(storage)
+    assert len(body_files(tmp_path / "cache")) == 1
+    assert load(storage, KEY) == b"kept"
+    assert ledger_is_exact(storage)
+
+
+def test_a_body_on_its_way_to_a_record_stays(storage: FileStorage, tmp_path: Path) -> None:
+    ref = write_body(storage, KEY, b"new")
+    assert ref
+    sweep(storage)
+    trim(storage, 0)
+    assert storage.swap(KEY, None, Record((response(ref),)))
+    assert load(storage, KEY) == b"new"
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_eviction_takes_loose_bodies(storage: FileStorage, tmp_path: Path) -> None:
+    assert write_body(storage, KEY, bytes(100_000))
+    trim(storage, 0)
+    assert body_files(tmp_path / "cache") == []
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_what_does_not_belong_into_a_folder_goes(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"x")
+    folder = v1(tmp_path / "cache") / KEY[:2]
+    other = key("another folder's")
+    for name in ("junk", "README", f"{KEY}.x", f"{KEY}.{'0' * 15}g", other, f"{other}.{'0' * 16}", "Ünïcödé"):
+        (folder / name).write_bytes(b"junk")
+    (folder / "link").symlink_to("/etc/passwd")
+    sweep(storage)
+    assert len(list(folder.iterdir())) == 2
+    assert load(storage, KEY) == b"x"
+    assert ledger_is_exact(storage)
+
+
+def test_damaged_records_go_with_a_sweep(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"x")
+    record_file(tmp_path / "cache", KEY).write_bytes(b"junk")
+    sweep(storage)
+    assert not record_file(tmp_path / "cache", KEY).exists()
+
+
+def test_one_file_that_cannot_be_read_does_not_stop_the_sweep(make: Make, clock: Clock, tmp_path: Path) -> None:
+    storage = make(ttl=1000.0)
+    names = sorted(key(number) for number in range(10))
+    for name in names:
+        assert store(storage, name, b"x", at=clock())
+    clock.ahead = 1001
+    sweeper = make(ttl=1000.0)
+    opened = os.open
+
+    def failing(path: object, *arguments: object, **options: object) -> int:
+        if str(path).endswith(names[3]):
+            raise OSError(errno.EIO, "the disk")
+        return opened(path, *arguments, **options)  # type: ignore[arg-type]
+
+    with patched(os, "open", failing):
+        sweep(sweeper)
+    assert [name for name in names if record_file(tmp_path / "cache", name).exists()] == [names[3]]
+
+
+def test_nothing_outside_is_touched(make: Make, tmp_path: Path, clock: Clock) -> None:
+    """Other people's files, of any age and name, in the configured folder."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    files = [folder / name for name in ("a.png", key(1), f"{key(1)}.{'0' * 16}", "v1", ".hidden", ".vllm-http-cache2")]
+    for file in files:
+        file.write_bytes(b"theirs")
+        os.utime(file, (0, 0))
+    (folder / "ab").mkdir()
+    storage = make(max_size=MIB, ttl=100.0)
+    for number in range(30):
+        clock.ahead += 10
+        store(storage, key(number), bytes(100_000), at=clock())
+    sweep(storage)
+    trim(storage, 0)
+    assert all(file.read_bytes() == b"theirs" for file in files)
+    assert (folder / "ab").is_dir()
+    assert occupied(folder) < MIB
+
+
+@pytest.mark.slow
+def test_a_sweep_of_many_entries_stops_nobody(make: Make) -> None:
+    """The ledger is never kept for long."""
+    storage, other = make(), make()
+    for number in range(3000):
+        storage.swap(key(number), None, Record((response(),)))
+    waits: list[float] = []
+    sweeper = threading.Thread(target=sweep, args=(other,))
+    sweeper.start()
+    while sweeper.is_alive():
+        start = time.perf_counter()
+        assert store(storage, KEY, b"x")
+        waits.append(time.perf_counter() - start)
+    sweeper.join()
+    waits.sort()
+    assert waits[len(waits) // 2] < 0.02

@@ -1,0 +1,230 @@
+"""Bodies as they are written: into a file of this writer's own, with room reserved before each octet.
+
+A whole body loses its write permission and moves to its place, in this order; from then on it never changes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xxhash import xxh3_64
+
+from ..rfc9111.message import BodyRef, StoredResponse
+from .growing import withdraw
+from .layout import file_path
+from .place import Place
+from .protocol import BodyDamaged
+from .readers import BLOCK
+from .records import encode_growing
+
+__all__ = ["FileBodyWriter", "Terms"]
+
+SMALLEST_STEP = 64 * 1024  # octets reserved at a time for a body of unknown length
+LARGEST_STEP = 8 * BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a writer may do, and whom it asks.
+
+    ``reserve`` reserves octets for this process and says whether there was room; ``warn`` reports what the disk does.
+    """
+
+    largest: int
+    fsync: bool
+    reserve: Callable[[int], bool]
+    warn: Callable[[str, OSError], None]
+
+
+class FileBodyWriter:
+    """A body in the making."""
+
+    @classmethod
+    def begin(cls, place: Place, terms: Terms, key: str, length: int | None) -> FileBodyWriter | None:
+        """None: there is no room.
+
+        :raises OSError: the disk does not take it.
+        """
+        home = place.home
+        held = home.room(min(SMALLEST_STEP, terms.largest) if length is None else length) + home.slack
+        if not terms.reserve(held):
+            return None
+        try:
+            return cls(place, terms, key, length, held)
+        except OSError:
+            place.give_back("", held)
+            raise
+
+    def __init__(self, place: Place, terms: Terms, key: str, length: int | None, held: int) -> None:
+        self._fd = -1
+        self._place = place
+        self._terms = terms
+        self._key = key
+        self._length = length
+        self._held = held
+        self._path = place.new_path()
+        self._flight: str | None = None
+        self._block = xxh3_64()
+        self._digests = bytearray()
+        self._sound = True
+        self._fd = place.home.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.written = 0
+
+    def write(self, data: bytes) -> bool:
+        if not self._sound or not self._place.alive:
+            return False
+        try:
+            self._sound = self._room_for(self.written + len(data)) and self._append(data)
+        except OSError as error:
+            self._terms.warn("writing a body", error)
+            self._sound = False
+        return self._sound
+
+    def _room_for(self, size: int) -> bool:
+        limit = self._terms.largest if self._length is None else self._length
+        if size > limit:
+            return False
+        home = self._place.home
+        if home.room(size) + home.slack <= self._held:
+            return True
+        step = min(max(size, SMALLEST_STEP), LARGEST_STEP)
+        for target in (min(size + step, limit), size):
+            more = home.room(target) + home.slack - self._held
+            if self._terms.reserve(more):
+                self._held += more
+                return True
+        return False
+
+    def _append(self, data: bytes) -> bool:
+        view = memoryview(data)
+        offset = self.written
+        while view:
+            piece = view[: BLOCK - offset % BLOCK]
+            done = os.pwrite(self._fd, piece, offset)
+            self._block.update(piece[:done])
+            view = view[done:]
+            offset += done
+            if offset % BLOCK == 0:
+                self._end_block()
+        self.written = offset
+        return True
+
+    def _end_block(self) -> None:
+        self._digests += self._block.digest()
+        self._block.reset()
+
+    def follow(self) -> GrowingReader:
+        try:
+            return GrowingReader(self, os.dup(self._fd))
+        except OSError as error:
+            self._terms.warn("following a body", error)
+            return GrowingReader(self, -1)
+
+    def publish(self, flight: str, stored: StoredResponse) -> None:
+        place = self._place
+        if not self._sound or self._flight is not None:
+            return
+        try:
+            data = encode_growing(flight, self._path, stored)
+            room = place.home.room(len(data)) + place.home.slack
+            if self._terms.reserve(room):
+                self._held += room
+                path = place.new_path()
+                place.write_file(path, data)
+                place.home.replace(path, f"growing/{flight}")
+                self._flight = flight
+        except ValueError:
+            pass  # too large to be shown
+        except OSError as error:
+            self._terms.warn("publishing a body", error)
+
+    def commit(self) -> BodyRef | None:
+        ref = None
+        if self._sound and self._place.alive and self._length in (None, self.written):
+            try:
+                ref = self._commit()
+            except OSError as error:
+                self._terms.warn("keeping a body", error)
+        self.abort()
+        return ref
+
+    def _commit(self) -> BodyRef:
+        home, ledger = self._place.home, self._place.ledger
+        if self.written % BLOCK:
+            self._end_block()
+        os.fchmod(self._fd, home.whole_mode)
+        if self._terms.fsync:
+            os.fsync(self._fd)
+        status = os.fstat(self._fd)
+        name = f"{self._key}.{os.urandom(8).hex()}"
+        self._withdraw()
+        self._place.measure()
+        with ledger.locked() as page, ledger.changing(page, int(name[:2], 16)) as amounts:
+            home.replace(self._path, file_path(name))
+            amounts.append(home.cost(status))
+            ledger.held -= self._held
+            self._held = 0
+        self._path = ""
+        return BodyRef(name, self.written, bytes(self._digests))
+
+    def abort(self) -> None:
+        self._sound = False
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        os.close(fd)
+        if not self._place.alive:
+            return
+        try:
+            self._clear()
+        except OSError as error:
+            self._terms.warn("removing an unfinished body", error)
+
+    def _clear(self) -> None:
+        self._withdraw()
+        if self._path or self._held:
+            path, held, self._path, self._held = self._path, self._held, "", 0
+            self._place.give_back(path, held)
+
+    def _withdraw(self) -> None:
+        if self._flight is not None:
+            withdraw(self._place.home, self._flight, self._path)
+            self._flight = None
+
+    def __del__(self) -> None:
+        if self._fd >= 0:  # neither committed nor aborted; no lock may be taken here
+            os.close(self._fd)
+            self._place.lost.append((self._path, self._held))
+
+
+class GrowingReader:
+    """Reads what its writer has written so far, also after the writer's end."""
+
+    def __init__(self, writer: FileBodyWriter, fd: int) -> None:
+        self._writer = writer
+        self._fd = fd
+
+    @property
+    def length(self) -> int:
+        return self._writer.written
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes:
+        size = min(size, self.length - offset)
+        if size <= 0:
+            return b""
+        try:
+            data = os.pread(self._fd, size, offset)
+        except OSError as error:
+            raise BodyDamaged("a growing body cannot be read") from error
+        if not data:
+            raise BodyDamaged("a growing body has been cut")
+        return data
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close

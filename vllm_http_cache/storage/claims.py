@@ -1,0 +1,103 @@
+"""Claims on flights among processes: locks that the system takes back when the process dies.
+
+On Linux they are open-file-description locks on single octets of one empty file, at an offset that the flight gives.
+Elsewhere a fixed set of locked files serves; two flights that share one are then taken for the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+import threading
+
+from .layout import Home
+from .locks import try_lock
+
+__all__ = ["Claims", "NoClaim"]
+
+_FILES = 64
+_SINGLE_OCTETS = sys.platform == "linux" and struct.calcsize("P") == 8
+
+
+class NoClaim:
+    """Stands in where claims cannot be made: everybody gets one."""
+
+    def release(self) -> None:
+        pass
+
+
+class _OctetClaim:
+    def __init__(self, claims: Claims, offset: int) -> None:
+        self._claims: Claims | None = claims
+        self._offset = offset
+
+    def release(self) -> None:
+        claims, self._claims = self._claims, None
+        if claims is not None:
+            claims._unlock(self._offset)
+
+
+class _FileClaim:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Claims:
+    """The claims of one process."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._fd = -1
+        self._lock = threading.Lock()
+
+    def take(self, flight: str) -> _OctetClaim | _FileClaim | None:
+        """Claim a flight; None: another process has it.
+
+        :raises OSError: there are no locks here.
+        """
+        number = int(flight[:16], 16) >> 2
+        if not _SINGLE_OCTETS:
+            return self._take_file(number % _FILES)
+        with self._lock:
+            if self._fd < 0:
+                self._fd = self._home.open("claims", os.O_RDWR | os.O_CREAT)
+            try:
+                self._set(fcntl.F_WRLCK, number)
+            except BlockingIOError:
+                return None
+        return _OctetClaim(self, number)
+
+    def _take_file(self, number: int) -> _FileClaim | None:
+        self._home.make_folder("claims.d")
+        fd = self._home.open(f"claims.d/{number}", os.O_RDWR | os.O_CREAT)
+        if try_lock(fd) is False:
+            os.close(fd)
+            return None
+        return _FileClaim(fd)
+
+    def _set(self, kind: int, offset: int) -> None:
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, offset, 1, 0))
+
+    def _unlock(self, offset: int) -> None:
+        with self._lock:
+            if self._fd >= 0:  # else the claim has gone with it
+                self._set(fcntl.F_UNLCK, offset)
+
+    def close(self) -> None:
+        with self._lock:
+            self.forked()
+
+    def forked(self) -> None:
+        """Let the parent have its claims."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = forked

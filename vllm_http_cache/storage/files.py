@@ -1,0 +1,204 @@
+"""A storage of files in one folder, for many processes: bounded in size and age, safe to kill at any moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from weakref import WeakSet
+
+from ..rfc9111.message import BodyRef
+from .access import Access
+from .bodies import FileBodyWriter, Terms
+from .claims import NoClaim
+from .growing import find
+from .keeping import Keeping
+from .layout import FOLDERS, Home, is_key
+from .place import Place
+from .protocol import BodyReader, BodyWriter, Claim, Growing, Record, Stat
+from .readers import open_reader
+from .room import SMALLEST, Limits, Room
+from .shelf import Loaded, Shelf
+from .sweep import SKEW
+from .troubles import Troubles
+
+__all__ = ["FileStorage"]
+
+
+class FileStorage:
+    """Keeps responses in the subfolder ``.vllm-http-cache`` of *path*; touches nothing else there.
+
+    Nothing is made or opened before the first use. No method raises what the disk does: see :mod:`.protocol`.
+
+    :param max_size: octets that the subfolder may occupy, as ``du`` sees it; the least recently used goes first.
+    :param max_entry_size: octets of the largest body that is kept; None: whatever fits.
+    :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps.
+    :param free_space_floor: octets of the device that are left free for others.
+    :param fsync: have the disk confirm each body and record, so that they survive a power failure.
+    :param group: share the folder with all members of its group.
+    :param clock: seconds since the epoch.
+    :raises ValueError: a limit is negative or not a number.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_size: int = 5 * 1024**3,
+        max_entry_size: int | None = None,
+        ttl: float = 86_400.0,
+        free_space_floor: int = 64 * 1024**2,
+        fsync: bool = False,
+        group: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = os.path.abspath(path)
+        self.limits = Limits(max_size, max_entry_size, ttl, free_space_floor)
+        self._fsync = fsync
+        self._clock = clock
+        self._troubles = Troubles(self.path)
+        self._access = Access(self.path, group=group, make=max_size >= SMALLEST, warn=self._troubles.warn)
+        self._begin()
+        _storages.add(self)
+
+    def _begin(self) -> None:
+        self._shelf = Shelf()
+        self._room = Room(self._access, self.limits, self._clock, self._drop, self._troubles.warn)
+        self._keeping = Keeping(self._shelf, self._room.reserve, self._visible, self._clock, fsync=self._fsync)
+
+    @property
+    def ttl(self) -> float:
+        return self.limits.ttl
+
+    def read(self, key: str, *, wait: bool = True) -> Record | None:
+        place = self._access.place or self._access.reading(wait=wait)
+        if place is None:
+            return None
+        try:
+            loaded = self._shelf.get(place.home, key, wait=wait)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self._failed("reading a record", error)
+            return None
+        if loaded is None:
+            self._access.check()
+            return None
+        now = self._clock()
+        record = loaded.visible(now - self.limits.ttl, now + SKEW)
+        if record is None:
+            self._room.suspect(key)
+        else:
+            self._shelf.note_use(place.home, key, loaded, now)
+        return record
+
+    def _visible(self, loaded: Loaded) -> Record | None:
+        now = self._clock()
+        return loaded.visible(now - self.limits.ttl, now + SKEW)
+
+    def swap(self, key: str, seen: Record | None, record: Record) -> bool:
+        with self._troubles.within("keeping a record"):
+            place = self._access.writing()
+            return place is None or self._keeping.swap(place, key, seen, record)
+        return True
+
+    def forget(self, key: str) -> None:
+        with self._troubles.within("removing a record"):
+            place = self._access.reading()
+            if place is not None:
+                self._keeping.forget(place, key)
+
+    def create_body(self, key: str, length: int | None) -> BodyWriter | None:
+        if is_key(key) is None:
+            raise ValueError(f"{key!r} is not a key")
+        largest = self.limits.largest
+        if length is not None and length > largest:
+            return None
+        with self._troubles.within("beginning a body"):
+            place = self._access.writing()
+            if place is not None:
+                terms = Terms(largest, self._fsync, partial(self._room.reserve, place), self._troubles.warn)
+                return FileBodyWriter.begin(place, terms, key, length)
+        return None
+
+    def open_body(self, ref: BodyRef, *, wait: bool = True) -> BodyReader | None:
+        place = self._access.place or self._access.reading(wait=wait)
+        if place is None:
+            return None
+        try:
+            return open_reader(place.home, ref, wait=wait, damaged=self._room.suspect)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self._failed("opening a body", error)
+            return None
+
+    def _failed(self, doing: str, error: OSError) -> None:
+        self._troubles.warn(doing, error)
+        self._access.check()
+
+    def claim(self, flight: str) -> Claim | None:
+        with self._troubles.within("claiming a flight"):
+            place = self._access.writing()
+            if place is not None:
+                return place.claims.take(flight)
+        return NoClaim()
+
+    def growing(self, flight: str) -> Growing | None:
+        with self._troubles.within("finding a growing body"):
+            place = self._access.reading()
+            if place is not None:
+                return find(place.home, flight)
+        return None
+
+    def scan(self) -> Iterator[Stat]:
+        for folder in FOLDERS:
+            place = self._access.reading()
+            if place is None:
+                return
+            keys: list[str] = []
+            with self._troubles.within("listing"):
+                keys += filter(is_key, place.home.names(folder))
+            for key in keys:
+                yield from self.stat(key)
+
+    def stat(self, key: str) -> list[Stat]:
+        """What is stored for one key. Unlike :meth:`read`, this is not a use."""
+        place = self._access.reading()
+        with self._troubles.within("reading a record"):
+            loaded = Shelf().get(place.home, key) if place else None
+            record = self._visible(loaded) if loaded else None
+            if place and loaded and record:
+                return list(_stats(place.home, key, loaded, record))
+        return []
+
+    def close(self) -> None:
+        self._room.close()
+        self._access.close()
+
+    def _drop(self, place: Place, name: str) -> None:
+        self._keeping.drop(place, name)
+
+    def _forked(self) -> None:
+        self._access.forked()
+        self._begin()
+
+
+def _stats(home: Home, key: str, loaded: Loaded, record: Record) -> Iterator[Stat]:
+    size = home.room(loaded.generation[2])  # goes with the first response
+    for stored in record.responses:
+        size += home.room(stored.body.length) if stored.body else 0
+        yield Stat(key, stored, size, loaded.used)
+        size = 0
+
+
+_storages: WeakSet[FileStorage] = WeakSet()
+
+
+def _forked() -> None:
+    for storage in list(_storages):
+        storage._forked()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,86 @@
+"""Bodies that other processes may follow while they grow.
+
+``growing/<flight>`` says where such a body lies. Whoever has opened it learns from its own descriptor how it ended: a
+body that is whole has lost its write permission, one that was abandoned has lost its name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..rfc9111.message import StoredResponse
+from .layout import Home
+from .readers import read_file
+from .records import LARGEST, decode_growing
+
+__all__ = ["GrowingBody", "find", "withdraw", "withdraw_dead"]
+
+
+class GrowingBody:
+    def __init__(self, fd: int, stored: StoredResponse) -> None:
+        self._fd = fd
+        self.stored = stored
+
+    def read(self, offset: int, size: int) -> bytes:
+        try:
+            return os.pread(self._fd, size, offset)
+        except OSError:
+            return b""
+
+    def ended(self) -> bool | None:
+        try:
+            status = os.fstat(self._fd)
+        except OSError:
+            return False
+        if not status.st_mode & stat.S_IWUSR:
+            return True
+        return None if status.st_nlink else False
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+
+def find(home: Home, flight: str) -> GrowingBody | None:
+    """The growing body of *flight*, if one is announced.
+
+    :raises OSError: the disk does not answer.
+    """
+    announced = _announced(home, flight)
+    if announced is None:
+        return None
+    path, stored = announced
+    try:
+        return GrowingBody(home.open(path, os.O_RDONLY), stored)
+    except FileNotFoundError:
+        return None
+
+
+def withdraw(home: Home, flight: str, path: str) -> None:
+    """Announce the body at *path* no longer."""
+    announced = _announced(home, flight)
+    if announced is not None and announced[0] == path:
+        home.unlink(f"growing/{flight}")
+
+
+def withdraw_dead(home: Home) -> None:
+    """Remove the announcements of bodies that do not grow any more."""
+    for flight in home.names("growing"):
+        announced = _announced(home, flight)
+        if announced is None or home.status(announced[0]) is None:
+            home.unlink(f"growing/{flight}")
+
+
+def _announced(home: Home, flight: str) -> tuple[str, StoredResponse] | None:
+    try:
+        fd = home.open(f"growing/{flight}", os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode_growing(read_file(fd, LARGEST, 0, extra=1), flight)
+    finally:
+        os.close(fd)

@@ -1,0 +1,131 @@
+"""Replacing and removing records: under the ledger's lock, by rename, and the bodies that lose their record with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .layout import FOLDERS, file_path
+from .ledger import Page
+from .place import Place
+from .protocol import Record
+from .records import encode, names
+from .shelf import Loaded, Shelf, marks
+from .sweep import GRACE, remove
+
+__all__ = ["Keeping"]
+
+
+class Keeping:
+    """Every method raises OSError when the disk does.
+
+    :param reserve: reserves octets and says whether there was room.
+    :param visible: as much of a record file as may still be used.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        reserve: Callable[[Place, int], bool],
+        visible: Callable[[Loaded], Record | None],
+        clock: Callable[[], float],
+        *,
+        fsync: bool,
+    ) -> None:
+        self._shelf = shelf
+        self._reserve = reserve
+        self._visible = visible
+        self._clock = clock
+        self._fsync = fsync
+
+    def swap(self, place: Place, key: str, seen: Record | None, record: Record) -> bool:
+        """As the storage's; a record that finds no room is dropped with the bodies that only it names."""
+        data, record = _encode(key, record)
+        if data is None:
+            return self._swap_for_nothing(place, key, seen)
+        room = place.home.room(len(data)) + place.home.slack
+        if not self._reserve(place, room):
+            new = names(record.responses) - names(seen.responses if seen else ())
+            with place.ledger.locked() as page:
+                _remove(place, page, int(key[:2], 16), new)
+            return True
+        path = place.new_path()
+        try:
+            place.write_file(path, data, fsync=self._fsync, times=marks(self._clock()))
+            place.measure()
+            swapped = self._rename(place, key, seen, record, path)
+        finally:
+            place.give_back(path, room)
+        return swapped
+
+    def _rename(self, place: Place, key: str, seen: Record | None, record: Record, path: str) -> bool:
+        home, target, folder = place.home, file_path(key), int(key[:2], 16)
+        with place.ledger.locked() as page:
+            current = self._shelf.get(home, key)
+            if not self._is_seen(current, seen):
+                place.ledger.look_soon(page, self._clock() + 2 * GRACE)
+                return False
+            with place.ledger.changing(page, folder) as amounts:
+                amounts.append(-_cost(place, target))
+                home.replace(path, target)
+                amounts.append(_cost(place, target))
+                released = _bodies(current) - names(record.responses)
+                amounts.extend(-remove(home, file_path(name)) for name in released)
+        if self._fsync:
+            home.fsync_folder(FOLDERS[folder])
+        return True
+
+    def _swap_for_nothing(self, place: Place, key: str, seen: Record | None) -> bool:
+        with place.ledger.locked() as page:
+            current = self._shelf.get(place.home, key)
+            if not self._is_seen(current, seen):
+                return False
+            _remove(place, page, int(key[:2], 16), (key, *_bodies(current)))
+        return True
+
+    def forget(self, place: Place, key: str) -> None:
+        with place.ledger.locked() as page:
+            current = self._shelf.get(place.home, key)
+            if current is not None:
+                _remove(place, page, int(key[:2], 16), (key, *_bodies(current)))
+
+    def drop(self, place: Place, name: str) -> None:
+        """Remove what is expired or damaged of a key's record; of a body's, the response whose body it is as well."""
+        key = name[:64]
+        current = self._shelf.get(place.home, key)
+        if current is None:
+            return
+        record = self._visible(current) or Record(())
+        kept = tuple(stored for stored in record.responses if stored.body is None or stored.body.name != name)
+        if current.record is None or kept != current.record.responses:
+            self.swap(place, key, current.record, Record(kept))
+
+    def _is_seen(self, current: Loaded | None, seen: Record | None) -> bool:
+        if seen is None:
+            return current is None or self._visible(current) is None
+        return current is not None and current.generation == seen.generation
+
+
+def _remove(place: Place, page: Page, folder: int, doomed: Iterable[str]) -> None:
+    with place.ledger.changing(page, folder) as amounts:
+        amounts.extend(-remove(place.home, file_path(name)) for name in doomed)
+
+
+def _cost(place: Place, path: str) -> int:
+    status = place.home.status(path)
+    return place.home.cost(status) if status else 0
+
+
+def _bodies(loaded: Loaded | None) -> set[str]:
+    return names(loaded.record.responses) if loaded and loaded.record else set()
+
+
+def _encode(key: str, record: Record) -> tuple[bytes | None, Record]:
+    """The record as octets, and as far as it fits in: those confirmed longest ago stay out. None: nothing is left."""
+    kept = record.responses
+    while kept:
+        try:
+            return encode(key, kept), Record(kept)
+        except ValueError:
+            oldest = min(kept, key=lambda stored: stored.confirmed)
+            kept = tuple(stored for stored in kept if stored is not oldest)
+    return None, Record(())

@@ -1,0 +1,247 @@
+"""Where each file lies, and whether the ground is fit to stand on.
+
+    <path>/.vllm-http-cache/
+        CACHEDIR.TAG
+        v1/
+            ledger                  what all this occupies, see ledger.py
+            claims  sweep           locked, never written
+            growing/<flight>        bodies that other processes may follow while they grow
+            writers/<n>             locked for as long as writer n lives
+            writers/<n>.d/<random>  what writer n is writing
+            <2 digits>/<key>            the record of a key; the digits are the key's first two
+            <2 digits>/<key>.<random>   a body of that key
+
+Every path is relative to the open ``v1``, so nobody can put another folder in its place between a check and a use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from errno import ENOTDIR, EPERM
+
+from .devices import is_remote
+
+__all__ = ["FOLDERS", "FORMAT", "OWN", "Home", "arrive", "file_path", "is_body", "is_key", "is_temporary"]
+
+OWN = ".vllm-http-cache"
+FORMAT = "v1"
+FOLDERS = tuple(f"{number:02x}" for number in range(256))
+
+_TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
+# This folder is a cache made by vllm-http-cache. It may be deleted at any time.
+"""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_BLOCK = 4096
+_LARGEST_BLOCK = 64 * 1024
+
+is_key = re.compile(r"[0-9a-f]{64}").fullmatch
+is_temporary = re.compile(r"writers/[0-9]{1,3}\.d/[0-9a-f]{16}").fullmatch
+is_body = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}").fullmatch
+
+
+def file_path(name: str) -> str:
+    """Where the record of the key *name*, or the body *name*, lies."""
+    return f"{name[:2]}/{name}"
+
+
+class Home:
+    """The open ``v1`` folder."""
+
+    def __init__(self, path: str, fd: int, *, group: bool) -> None:
+        self.path = path
+        self.fd = fd
+        self.group = group
+        status = os.fstat(fd)
+        self._identity = status.st_dev, status.st_ino
+        self.remote = is_remote(fd)
+        self._block = min(max(os.fstatvfs(fd).f_frsize, _BLOCK), _LARGEST_BLOCK)
+        self.slack = 4 * self._block  # folders that grow by a name, an attribute block
+        self.file_mode = 0o660 if group else 0o600
+        self.whole_mode = 0o440 if group else 0o400
+
+    def close(self) -> None:
+        """In a forked child at once; otherwise when the last user has gone, lest another file gets the number."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+    def stands(self) -> bool:
+        """Whether the path still leads to this folder."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity
+
+    def room(self, size: int) -> int:
+        """Octets that a file of *size* octets occupies at most: its blocks, at least one, and those that list them."""
+        blocks = max(-(-size // self._block), 1)
+        return (blocks + (blocks > 4) + blocks // 256) * self._block
+
+    def cost(self, status: os.stat_result) -> int:
+        """Octets that a file is charged with; does not change while its size does not."""
+        return max(status.st_blocks * 512, self.room(status.st_size))
+
+    def free(self) -> int | None:
+        """Octets free on the device; None where it does not say."""
+        device = os.fstatvfs(self.fd)
+        return device.f_bavail * device.f_frsize if device.f_blocks else None
+
+    def status(self, path: str) -> os.stat_result | None:
+        """None: there is no such file."""
+        try:
+            return os.stat(path, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def blocks(self, path: str) -> int:
+        """Octets that a file, or a folder itself, occupies at this moment; 0 when there is none."""
+        status = self.status(path)
+        return status.st_blocks * 512 if status else 0
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file of the cache. No link is followed, and opening a pipe does not wait."""
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, dir_fd=self.fd)
+        if self.group and flags & os.O_CREAT:
+            self._share(fd)
+        return fd
+
+    def _share(self, fd: int) -> None:
+        try:
+            os.fchmod(fd, self.file_mode)  # past the umask
+        except PermissionError:
+            pass  # another member's file, shared already
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder unless it is there; whatever else is in its place goes."""
+        try:
+            os.mkdir(path, 0o700, dir_fd=self.fd)
+        except FileExistsError:
+            status = self.status(path)
+            if status is None or stat.S_ISDIR(status.st_mode):
+                return
+            self.unlink(path)
+            os.mkdir(path, 0o700, dir_fd=self.fd)
+        if self.group:
+            _share_folder(path, self.fd)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        try:
+            os.unlink(path, dir_fd=self.fd)
+        except FileNotFoundError:
+            pass
+
+    def remove_folder(self, path: str) -> bool:
+        """Remove a folder if it is empty; whether it has gone."""
+        try:
+            os.rmdir(path, dir_fd=self.fd)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def replace(self, source: str, target: str) -> None:
+        """Move a finished file to its place, making its folder if need be."""
+        try:
+            os.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except (FileNotFoundError, NotADirectoryError):
+            self.make_folder(target.partition("/")[0])
+            os.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def fsync_folder(self, path: str) -> None:
+        fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder; none when there is no such folder."""
+        try:
+            fd = os.open(folder, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
+
+
+def arrive(path: str, *, group: bool, create: bool) -> Home | None:
+    """Open the cache's own folder in *path*. None: there is none, and *create* is false.
+
+    :raises OSError: it cannot be opened or made, or somebody else could put files there.
+    """
+    try:
+        if create:
+            os.makedirs(path, 0o700, exist_ok=True)
+        user_fd = os.open(path, _DIRECTORY)
+    except FileNotFoundError:
+        if create:
+            raise
+        return None
+    try:
+        own_fd = _enter(OWN, user_fd, group=group, create=create)
+        if own_fd is None:
+            return None
+        try:
+            if create:
+                _tag(own_fd)
+            fd = _enter(FORMAT, own_fd, group=group, create=create)
+        finally:
+            os.close(own_fd)
+    finally:
+        os.close(user_fd)
+    return None if fd is None else Home(os.path.join(path, OWN, FORMAT), fd, group=group)
+
+
+def _enter(name: str, parent: int, *, group: bool, create: bool) -> int | None:
+    if create:
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+            if group:
+                _share_folder(name, parent)
+        except FileExistsError:
+            pass
+    try:
+        fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == ENOTDIR:
+            raise NotADirectoryError(ENOTDIR, "a file or a link is in the place of the cache's folder", name) from None
+        raise
+    try:
+        _check(os.fstat(fd), name, group=group)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check(status: os.stat_result, name: str, *, group: bool) -> None:
+    if not group and status.st_uid not in (os.geteuid(), 0):
+        raise PermissionError(EPERM, f"the cache's folder belongs to user {status.st_uid}", name)
+    if status.st_mode & stat.S_IWOTH:
+        raise PermissionError(EPERM, "anybody may write to the cache's folder", name)
+
+
+def _share_folder(path: str, parent: int) -> None:
+    os.chmod(path, 0o2770, dir_fd=parent)
+
+
+def _tag(own_fd: int) -> None:
+    try:
+        fd = os.open("CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
+    except FileExistsError:
+        return
+    try:
+        os.write(fd, _TAG)
+    finally:
+        os.close(fd)

@@ -1,0 +1,251 @@
+"""How much room is taken: one page that every process keeps under one lock.
+
+The page holds an account for each folder (what its files and the folder itself occupy) and, for each living writer,
+what is reserved for files it has not finished. Room is reserved before a file is made and moves to an account when
+the file reaches its folder, so that accounts plus reservations are never less than what ``du`` sees.
+
+Before a folder is changed the page says so; a process that dies in the middle leaves that mark, and whoever has the
+lock next counts this one folder anew. A page that is damaged or gone is made anew and all folders counted.
+
+The page is written in one piece that lies within a page of memory, which a kill does not tear.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import overload
+
+from xxhash import xxh3_64_intdigest
+
+from .formats import occupied_by_older
+from .layout import FOLDERS, Home
+from .locks import PATIENCE, lock, unlock
+
+__all__ = ["HOME", "SLOTS", "Ledger", "Page"]
+
+SLOTS = 128
+HOME = len(FOLDERS)  # the account of everything outside the folders
+
+_SIZE = 4096
+_MAGIC = b"vhcledg1"
+_CLEAN = -1
+_ACCOUNTS = 64
+_RESERVED = _ACCOUNTS + 8 * (HOME + 1)
+
+
+class _Number:
+    """A number at a fixed place of the page."""
+
+    def __init__(self, code: str, offset: int) -> None:
+        self._struct = struct.Struct(f"<{code}")
+        self._offset = offset
+
+    @overload
+    def __get__(self, page: None, owner: type) -> _Number: ...
+    @overload
+    def __get__(self, page: Page, owner: type) -> int: ...
+    def __get__(self, page: Page | None, owner: type) -> int | _Number:
+        return self if page is None else int(self._struct.unpack_from(page.raw, self._offset)[0])
+
+    def __set__(self, page: Page, value: int) -> None:
+        self._struct.pack_into(page.raw, self._offset, value)
+
+
+class Page:
+    """The numbers. Amounts are octets."""
+
+    checksum = _Number("Q", 0)
+    used = _Number("Q", 16)  # the sum of all accounts
+    reserved = _Number("Q", 24)  # the sum of all reservations
+    changing = _Number("q", 32)  # the folder being changed
+    counted = _Number("Q", 40)  # 0: the accounts are not complete yet
+    boot = _Number("Q", 48)  # the boot of the machine that has counted
+    sweep = _Number("Q", 56)  # when to look through everything next, seconds since the epoch
+
+    def __init__(self, raw: bytes = b"") -> None:
+        self.raw = bytearray(raw)
+        if not raw:
+            self.raw = bytearray(_SIZE)
+            self.raw[8:16] = _MAGIC
+            self.changing = _CLEAN
+
+    def valid(self) -> bool:
+        return (
+            len(self.raw) == _SIZE
+            and self.raw[8:16] == _MAGIC
+            and self.checksum == self._digest()
+            and _CLEAN <= self.changing <= HOME
+        )
+
+    def sealed(self) -> bytearray:
+        self.checksum = self._digest()
+        return self.raw
+
+    def _digest(self) -> int:
+        return xxh3_64_intdigest(memoryview(self.raw)[8:])
+
+    def account(self, folder: int) -> int:
+        return int(_U64.unpack_from(self.raw, _ACCOUNTS + 8 * folder)[0])
+
+    def set_account(self, folder: int, amount: int) -> None:
+        amount = max(amount, 0)
+        self.used = max(self.used + amount - self.account(folder), 0)
+        _U64.pack_into(self.raw, _ACCOUNTS + 8 * folder, amount)
+
+    def reservation(self, slot: int) -> int:
+        return int(_U64.unpack_from(self.raw, _RESERVED + 8 * slot)[0])
+
+    def set_reservation(self, slot: int, amount: int) -> None:
+        self.reserved = max(self.reserved + amount - self.reservation(slot), 0)
+        _U64.pack_into(self.raw, _RESERVED + 8 * slot, amount)
+
+
+_U64 = struct.Struct("<Q")
+
+
+class Ledger:
+    """One process's hand on the page. Every method raises OSError when the disk does."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._mutex = threading.Lock()
+        self._fd = -1
+        self.slot: int | None = None
+        self.held = 0  # octets reserved by this process; the page is told at each turn
+        self._boot = 0 if home.remote else boot()
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+    @contextmanager
+    def locked(self) -> Iterator[Page]:
+        """The page, to be changed by :meth:`save` and :meth:`changing` only.
+
+        :raises TimeoutError: another process kept it for too long.
+        """
+        if not self._mutex.acquire(timeout=PATIENCE):
+            raise TimeoutError(errno.ETIMEDOUT, "the ledger was not released in time")
+        try:
+            self._lock()
+            try:
+                yield self._load()
+            finally:
+                unlock(self._fd)
+        finally:
+            self._mutex.release()
+
+    def _lock(self) -> None:
+        for _ in range(8):
+            if self._fd < 0:
+                self._fd = self._home.open("ledger", os.O_RDWR | os.O_CREAT)
+            lock(self._fd)
+            if os.fstat(self._fd).st_nlink:
+                return
+            self.close()  # somebody has removed it; the one in its place counts
+        raise FileNotFoundError(errno.ENOENT, "the ledger vanishes again and again")
+
+    def _load(self) -> Page:
+        page = Page(os.pread(self._fd, _SIZE, 0) or b"\0")
+        if not page.valid():
+            page = self._begin()
+        elif page.changing != _CLEAN:
+            self.count(page, page.changing)
+            page.changing = _CLEAN
+            self.save(page)
+        if page.boot != self._boot and self._boot:
+            page.boot = self._boot
+            page.counted = 0  # the machine may have gone down before the page or some files were on the disk
+        if self.slot is not None:
+            page.set_reservation(self.slot, self.held)
+        return page
+
+    def _begin(self) -> Page:
+        page = Page()
+        page.boot = self._boot
+        for slot in range(SLOTS):
+            folder = f"writers/{slot}.d"
+            page.set_reservation(slot, sum(self._costs(folder)))
+        if not set(FOLDERS).intersection(self._home.names(".")):
+            self.count(page, HOME)
+            page.counted = 1
+        os.pwrite(self._fd, page.sealed(), 0)
+        self.count(page, HOME)  # the page itself included
+        self.save(page)
+        return page
+
+    def save(self, page: Page) -> None:
+        if self.slot is not None:
+            page.set_reservation(self.slot, self.held)
+        os.pwrite(self._fd, page.sealed(), 0)
+
+    def look_soon(self, page: Page, when: float) -> None:
+        """Something was left behind that only a look through everything finds."""
+        page.sweep = min(page.sweep, int(when))
+        self.save(page)
+
+    def reserve(self, page: Page, amount: int, limit: int) -> bool:
+        """Reserve *amount* octets for this process if all that is taken then stays within *limit*."""
+        if not page.counted or page.used + page.reserved + amount > limit:
+            return False
+        self.held += amount
+        self.save(page)
+        return True
+
+    @contextmanager
+    def changing(self, page: Page, folder: int) -> Iterator[list[int]]:
+        """Change files of one folder; what they occupy more (or, negative, less) is appended to the list given.
+
+        What lies outside the folders is counted anew instead.
+        """
+        before = self._blocks(folder)
+        page.changing = folder
+        self.save(page)
+        amounts: list[int] = []
+        yield amounts
+        if folder == HOME:
+            self.count(page, HOME)
+        else:
+            page.set_account(folder, page.account(folder) + sum(amounts) + self._blocks(folder) - before)
+        page.changing = _CLEAN
+        self.save(page)
+
+    def _blocks(self, folder: int) -> int:
+        return 0 if folder == HOME else self._home.blocks(FOLDERS[folder])
+
+    def count(self, page: Page, folder: int) -> None:
+        """Set an account to what is there. The caller saves."""
+        page.set_account(folder, self._count_home() if folder == HOME else self._count(FOLDERS[folder]))
+
+    def _count(self, folder: str) -> int:
+        return self._home.blocks(folder) + sum(self._costs(folder))
+
+    def _count_home(self) -> int:
+        home = self._home
+        paths = ["..", ".", "growing", "writers", "../CACHEDIR.TAG", "ledger"]
+        paths += [f"writers/{name}" for name in home.names("writers") if name.endswith(".d")]
+        return sum(map(home.blocks, paths)) + occupied_by_older(home)
+
+    def _costs(self, folder: str) -> Iterator[int]:
+        for name in self._home.names(folder):
+            status = self._home.status(f"{folder}/{name}")
+            if status is not None and not stat.S_ISDIR(status.st_mode):
+                yield self._home.cost(status)
+
+
+def boot() -> int:
+    """A number that changes with each boot of the machine; 0 where there is none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return xxh3_64_intdigest(file.read())
+    except OSError:
+        return 0

@@ -1,0 +1,122 @@
+"""What one process keeps open of one cache folder. A folder that vanishes, and a fork, need a new one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+
+from .claims import Claims
+from .layout import Home
+from .ledger import HOME, Ledger
+from .slots import Slot, join, leave
+
+__all__ = ["Place"]
+
+
+class Place:
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.ledger = Ledger(home)
+        self.claims = Claims(home)
+        self.alive = True
+        self.lost: deque[tuple[str, int]] = deque()  # files and reservations of writers that nobody ended
+        self._slot: Slot | None = None
+        self._joining = threading.Lock()
+
+    def join(self, limit: int) -> bool:
+        """Be a writer. False: there is no room for one more.
+
+        :raises OSError: the disk does not take it.
+        """
+        if self._slot is None:
+            with self._joining:
+                if self._slot is None:
+                    slot = join(self.home, self.ledger, limit)
+                    if slot is None:
+                        return False
+                    self.ledger.slot = slot.number
+                    self._slot = slot
+        return True
+
+    def new_path(self) -> str:
+        """Where a new file of this writer's can be made."""
+        if self._slot is None:
+            raise FileNotFoundError("not a writer")
+        return self._slot.new_path()
+
+    def write_file(self, path: str, data: bytes, *, fsync: bool = False, times: tuple[int, int] | None = None) -> None:
+        """Write a file anew; room for it has been reserved. *times* are nanoseconds (used, modified).
+
+        :raises OSError: it has not been written; the old file, if any, is untouched.
+        """
+        try:
+            fd = self.home.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                if times is not None:
+                    os.utime(fd, ns=times)
+                if fsync:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError:
+            self.home.unlink(path)
+            raise
+
+    def give_back(self, path: str, amount: int) -> None:
+        """Remove an unfinished file, if *path* is not empty, and end its reservation.
+
+        :raises OSError: the disk does; it is done again at :meth:`settle`.
+        """
+        try:
+            if path:
+                self.home.unlink(path)
+            with self.ledger.locked() as page:
+                self.ledger.held -= amount
+                amount = 0
+                self.ledger.save(page)
+        except OSError:
+            self.lost.append((path, amount))
+            raise
+
+    def settle(self) -> None:
+        """Give back what was left over."""
+        while self.lost:
+            self.give_back(*self.lost.popleft())
+
+    def measure(self) -> None:
+        """Charge what this writer's folder has grown by."""
+        if self._slot is not None and self._slot.has_grown():
+            self.count_home()
+
+    def count_home(self) -> None:
+        """Count what lies outside the folders anew."""
+        with self.ledger.locked() as page:
+            self.ledger.count(page, HOME)
+            self.ledger.save(page)
+
+    def close(self) -> None:
+        """Stop being a writer; what this process has not finished goes.
+
+        :raises OSError: the disk does; the rest is left to other writers, or to the next one.
+        """
+        slot, self._slot = self._slot, None
+        try:
+            if self.alive and slot is not None:
+                leave(self.home, self.ledger, slot)
+        finally:
+            self.alive = False
+            self.claims.close()
+            if slot is not None:
+                slot.close()
+
+    def forked(self) -> None:
+        """In a forked child: let go of what is the parent's, its locks above all, and leave the disk as it is."""
+        self.alive = False
+        self.claims.forked()
+        for held in (self._slot, self.ledger, self.home):
+            if held is not None:
+                held.close()

@@ -1,0 +1,173 @@
+"""Bodies as they are read: no octet is given out before the digest of its block has been compared.
+
+Small bodies are read and checked in one go and served from memory. Larger ones are read a block at a time; those of
+medium size are checked whole before the first octet is given out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from xxhash import xxh3_64_digest
+
+from ..rfc9111.message import BodyRef
+from .layout import Home, file_path, is_body
+from .protocol import BodyDamaged, BodyReader
+
+__all__ = ["BLOCK", "open_reader", "read_file"]
+
+BLOCK = 1024 * 1024  # octets; one digest each
+MEDIUM = 16 * BLOCK
+
+_DIGEST = 8
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # as Home.open, without its overhead
+_scratch = threading.local()
+
+
+def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str], None]) -> BodyReader | None:
+    """Open a body. None: it is gone, or not what *ref* says.
+
+    :param damaged: told the name of a body that turns out to be damaged, now or later.
+    :raises BlockingIOError: the answer would have to wait for the medium.
+    :raises OSError: it is there but cannot be read.
+    """
+    name, length = ref.name, ref.length
+    if is_body(name) is None or len(ref.digests) != -(-length // BLOCK) * _DIGEST:
+        return None
+    if not wait and (home.remote or length > BLOCK):
+        raise BlockingIOError
+    try:
+        fd = os.open(file_path(name), _FLAGS, dir_fd=home.fd)
+    except FileNotFoundError:
+        damaged(name)
+        return None
+    if length > BLOCK:
+        return _open_blocks(fd, ref, damaged)
+    try:
+        data = read_file(fd, length, 0, extra=1, wait=wait)
+    finally:
+        os.close(fd)
+    if len(data) == length and (not length or xxh3_64_digest(data) == ref.digests):
+        return _Memory(data)
+    damaged(name)
+    return None
+
+
+def _open_blocks(fd: int, ref: BodyRef, damaged: Callable[[str], None]) -> BodyReader | None:
+    reader = _Blocks(fd, ref, damaged)
+    try:
+        reader.check()
+    except BodyDamaged:
+        reader.close()
+        return None
+    return reader
+
+
+class _Memory:
+    __slots__ = ("_data", "length")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.length = len(data)
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes:
+        return self._data[offset : offset + size]
+
+    def close(self) -> None:
+        pass
+
+
+class _Blocks:
+    """Keeps the block read last, so that reading on in small pieces checks each block once."""
+
+    def __init__(self, fd: int, ref: BodyRef, damaged: Callable[[str], None]) -> None:
+        self.length = ref.length
+        self._fd = fd
+        self._ref = ref
+        self._damaged = damaged
+        self._last = (-1, b"")
+
+    def check(self) -> None:
+        """What can be checked before the first octet is given out.
+
+        :raises BodyDamaged: it is not what was stored.
+        """
+        if os.fstat(self._fd).st_size != self.length:
+            raise self._damage()
+        if self.length <= MEDIUM:
+            for index in range(-(-self.length // BLOCK)):
+                self._block(index, wait=True)
+
+    def _damage(self) -> BodyDamaged:
+        self._damaged(self._ref.name)
+        return BodyDamaged(f"{self._ref.name} is damaged")
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes:
+        if offset >= self.length:
+            return b""
+        index, start = divmod(offset, BLOCK)
+        return self._block(index, wait=wait)[start : start + size]
+
+    def _block(self, index: int, *, wait: bool) -> bytes:
+        last, data = self._last
+        if last == index:
+            return data
+        size = min(BLOCK, self.length - index * BLOCK)
+        try:
+            data = read_file(self._fd, size, index * BLOCK, wait=wait)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise self._damage() from error
+        if xxh3_64_digest(data) != self._ref.digests[index * _DIGEST : (index + 1) * _DIGEST]:
+            raise self._damage()
+        self._last = (index, data)
+        return data
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        self._last = (-1, b"")
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+
+def read_file(fd: int, size: int, offset: int, *, extra: int = 0, wait: bool = True) -> bytes:
+    """*size* octets at *offset*, fewer at the end of the file, and up to *extra* more if there are.
+
+    :raises BlockingIOError: with ``wait=False``, when the *size* octets are not in memory.
+    """
+    if not wait and _NOWAIT is not None:
+        data = _read_cached(fd, size + extra, offset)
+        if data is not None:
+            if len(data) < size:
+                raise BlockingIOError
+            return data
+    data = os.pread(fd, size + extra, offset)
+    while 0 < len(data) < size:
+        more = os.pread(fd, size - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _read_cached(fd: int, size: int, offset: int) -> bytes | None:
+    """What of it is in memory. None: the file system cannot say; it is not a remote one, so it is not slow."""
+    try:
+        view: memoryview = _scratch.view
+    except AttributeError:
+        view = _scratch.view = memoryview(bytearray(BLOCK + 1))
+    if size > len(view):
+        return None
+    try:
+        count = os.preadv(fd, [view[:size]], offset, _NOWAIT or 0)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return None
+    return bytes(view[:count])

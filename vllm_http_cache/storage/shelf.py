@@ -1,0 +1,138 @@
+"""Records as they are read, with a memo of those decoded before.
+
+A record file never changes; replacing it makes another. Inode, modification time and size tell one from another: the
+modification time is not a time at all but a mark drawn at random when the file is made, because inodes come back
+within one tick of the clock. When the record was used last is its access time; nothing else depends on either.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from dataclasses import dataclass
+
+from .layout import Home, file_path, is_key
+from .protocol import Record
+from .readers import read_file
+from .records import LARGEST, decode
+
+__all__ = ["Loaded", "Shelf", "marks"]
+
+_ENTRIES = 1024
+_LARGEST_KEPT = 16 * 1024  # octets of a record file
+_USE_INTERVAL = 60.0  # seconds
+
+_NO_ATIME: int = getattr(os, "O_NOATIME", 0)
+
+Generation = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A record file. ``record`` is None when it is damaged."""
+
+    generation: Generation
+    record: Record | None
+    oldest: float = 0.0  # the range of its responses' ``confirmed``
+    newest: float = 0.0
+    used: float = 0.0  # when its use was last noted on the disk
+
+    def visible(self, earliest: float, latest: float) -> Record | None:
+        """The record as far as it was confirmed between these times; None when nothing is left of it."""
+        record = self.record
+        if record is None or (self.oldest >= earliest and self.newest <= latest):
+            return record
+        responses = tuple(stored for stored in record.responses if earliest <= stored.confirmed <= latest)
+        return Record(responses, self.generation) if responses else None
+
+
+class Shelf:
+    def __init__(self) -> None:
+        self._memo: dict[str, Loaded] = {}
+
+    def get(self, home: Home, key: str, *, wait: bool = True) -> Loaded | None:
+        """The record file of *key*.
+
+        :raises BlockingIOError: with ``wait=False``, when it would have to wait for the medium.
+        :raises OSError: the disk does.
+        """
+        loaded = self._memo.get(key)
+        if loaded is None and is_key(key) is None:
+            raise ValueError(f"{key!r} is not a key")
+        if not wait and home.remote:
+            raise BlockingIOError
+        try:
+            status = os.stat(f"{key[:2]}/{key}", dir_fd=home.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        generation = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if loaded is not None and loaded.generation == generation:
+            return loaded
+        if not stat.S_ISREG(status.st_mode):
+            return Loaded(generation, None)
+        return self._load(home, key, generation, wait=wait)
+
+    def _load(self, home: Home, key: str, generation: Generation, *, wait: bool) -> Loaded | None:
+        try:
+            fd = _open_quietly(home, file_path(key))
+        except FileNotFoundError:
+            return None
+        try:
+            status = os.fstat(fd)
+            data = read_file(fd, min(status.st_size, LARGEST), 0, extra=1, wait=wait)
+        finally:
+            os.close(fd)
+        responses = decode(data, key)
+        loaded = Loaded((status.st_ino, status.st_mtime_ns, status.st_size), None, used=status.st_atime)
+        if responses:
+            times = [stored.confirmed for stored in responses]
+            loaded.record = Record(responses, loaded.generation)
+            loaded.oldest, loaded.newest = min(times), max(times)
+            if len(data) <= _LARGEST_KEPT:
+                self._keep(key, loaded)
+        return loaded
+
+    def _keep(self, key: str, loaded: Loaded) -> None:
+        while len(self._memo) >= _ENTRIES:
+            self._memo.pop(next(iter(self._memo)), None)
+        self._memo[key] = loaded
+
+    def note_use(self, home: Home, key: str, loaded: Loaded, now: float) -> None:
+        """Note on the disk that a record has answered, once a minute at most. What prevents it does not matter."""
+        if 0 <= now - loaded.used < _USE_INTERVAL:
+            return
+        loaded.used = now
+        try:
+            fd = home.open(file_path(key), os.O_RDONLY)
+        except OSError:
+            return
+        try:
+            status = os.fstat(fd)
+            if (status.st_ino, status.st_mtime_ns, status.st_size) == loaded.generation:
+                _touch(fd, now, status.st_mtime_ns)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+
+def _open_quietly(home: Home, path: str) -> int:
+    """Open for reading without that counting as a use."""
+    try:
+        return home.open(path, os.O_RDONLY | _NO_ATIME)
+    except PermissionError:  # another user's file
+        return home.open(path, os.O_RDONLY)
+
+
+def _touch(fd: int, now: float, mark: int) -> None:
+    try:
+        os.utime(fd, ns=(int(now * 1e9), mark))
+    except PermissionError:
+        os.utime(fd)  # another user's file, in a shared group: the mark is lost, which costs a reading
+
+
+def marks(now: float) -> tuple[int, int]:
+    """Access and modification time of a new record file, in nanoseconds."""
+    used = int(now * 1e9)
+    return used, used - random.getrandbits(40)

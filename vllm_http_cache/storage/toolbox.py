@@ -1,0 +1,184 @@
+"""What operators do to a storage: see what it holds, remove, check, shrink, put in.
+
+All of it works beside any number of processes that use the same folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from ..rfc9111.message import BodyRef, StoredResponse
+from .files import FileStorage
+from .layout import FOLDERS, is_key
+from .protocol import BodyDamaged, Record, Stat, Storage
+from .readers import BLOCK
+
+__all__ = [
+    "Usage",
+    "by_host",
+    "by_uri",
+    "is_sound",
+    "older_than",
+    "purge",
+    "put",
+    "put_body",
+    "put_file",
+    "sweep",
+    "trim",
+    "usage",
+    "verify",
+]
+
+Choice = Callable[[Stat], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Octets that a storage occupies, has reserved for what is being written, and may occupy; and keys that it holds."""
+
+    used: int
+    reserved: int
+    max_size: int
+    keys: int
+
+
+def usage(storage: FileStorage) -> Usage:
+    """What the ledger says, and the number of records; no file of them is opened.
+
+    :raises OSError: the folder cannot be read.
+    """
+    place = storage._access.reading()
+    if place is None:
+        return Usage(0, 0, storage.limits.max_size, 0)
+    with place.ledger.locked() as page:
+        used, reserved = page.used, page.reserved
+    keys = sum(is_key(name) is not None for folder in FOLDERS for name in place.home.names(folder))
+    return Usage(used, reserved, storage.limits.max_size, keys)
+
+
+def trim(storage: FileStorage, size: int) -> int:
+    """Remove the least recently used until no more than *size* octets are occupied; how many were freed.
+
+    :raises OSError: the folder cannot be changed, or another process is sweeping it.
+    """
+    return storage._room.trim(size)
+
+
+def sweep(storage: FileStorage) -> None:
+    """Remove what is expired, damaged or left over now rather than when it is due.
+
+    :raises OSError: as :func:`trim`.
+    """
+    storage._room.sweep()
+
+
+def by_uri(uri: str) -> Choice:
+    """Chooses the responses stored under exactly this target URI."""
+    return lambda stat: stat.stored.uri == uri
+
+
+def by_host(host: str) -> Choice:
+    """Chooses the responses of a host, whatever scheme or port."""
+    host = host.lower()
+    return lambda stat: _host(stat.stored.uri) == host
+
+
+def older_than(seconds: float, now: float) -> Choice:
+    """Chooses the responses that the origin last sent or confirmed more than *seconds* before *now*."""
+    return lambda stat: now - stat.stored.confirmed > seconds
+
+
+def _host(uri: str) -> str | None:
+    try:
+        return urlsplit(uri).hostname
+    except ValueError:
+        return None
+
+
+def purge(storage: Storage, choice: Choice) -> int:
+    """Remove the stored responses that *choice* chooses; how many they were."""
+    return sum(_remove(storage, stat.key, stat.stored) for stat in storage.scan() if choice(stat))
+
+
+def _remove(storage: Storage, key: str, stored: StoredResponse) -> bool:
+    while (record := storage.read(key)) is not None and stored in record.responses:
+        kept = tuple(other for other in record.responses if other != stored)
+        if storage.swap(key, record, Record(kept)):
+            return True
+    return False
+
+
+def verify(storage: Storage, *, drop: bool = False) -> Iterator[tuple[Stat, bool]]:
+    """Read each stored body; yields each stored response with whether its body is what was stored.
+
+    :param drop: remove those that are not.
+    """
+    for stat in storage.scan():
+        sound = stat.stored.body is None or is_sound(storage, stat.stored.body)
+        if drop and not sound:
+            _remove(storage, stat.key, stat.stored)
+        yield stat, sound
+
+
+def is_sound(storage: Storage, ref: BodyRef) -> bool:
+    """Whether every octet of a body is there and is what was stored."""
+    reader = storage.open_body(ref)
+    if reader is None:
+        return False
+    offset = 0
+    try:
+        while data := reader.read(offset, BLOCK):
+            offset += len(data)
+    except BodyDamaged:
+        return False
+    finally:
+        reader.close()
+    return offset == ref.length
+
+
+def put_file(storage: Storage, key: str, stored: StoredResponse, path: str | os.PathLike[str]) -> bool:
+    """Store a local file's octets as the body of *stored*; whether there was room.
+
+    :raises OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        ref = put_body(storage, key, os.fstat(file.fileno()).st_size, iter(lambda: file.read(BLOCK), b""))
+    return ref is not None and put(storage, key, replace(stored, body=ref))
+
+
+def put_body(storage: Storage, key: str, length: int, chunks: Iterable[bytes]) -> BodyRef | None:
+    """Store a body. None: there is no room, or the chunks are not *length* octets."""
+    writer = storage.create_body(key, length)
+    if writer is None:
+        return None
+    try:
+        if all(map(writer.write, chunks)):
+            return writer.commit()
+    finally:
+        writer.abort()
+    return None
+
+
+def put(storage: Storage, key: str, stored: StoredResponse, *, unless_newer: bool = False) -> bool:
+    """Store a response in place of the one for the same requests, if any; whether it has been stored.
+
+    :param unless_newer: leave one that was confirmed as late or later.
+    """
+    swapped = False
+    while not swapped:
+        record = storage.read(key)
+        present = record.responses if record else ()
+        others = tuple(other for other in present if _answers(other) != _answers(stored))
+        replaced = (other for other in present if other not in others)
+        if unless_newer and any(other.confirmed >= stored.confirmed for other in replaced):
+            return False
+        swapped = storage.swap(key, record, Record((*others, stored)))
+    record = storage.read(key)
+    return record is not None and stored in record.responses
+
+
+def _answers(stored: StoredResponse) -> tuple[object, ...]:
+    return stored.selecting, stored.first, stored.status == 206
