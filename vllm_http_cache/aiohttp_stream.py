@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -63,10 +63,10 @@ class Line:
             callback()
         if self._body is None or self._loop.is_closed():
             return
-        closing = _task(self._loop, self.finish())
+        closing = _kept(_Closing(self.finish(), loop=self._loop))
         response: Any = self._response()
         if response is not None:  # which waits for its writer when it is closed
-            response._writer = asyncio.shield(closing)
+            response._writer = closing
 
     close = release
 
@@ -82,7 +82,7 @@ class Line:
         if self._reading_paused:
             self._reading_paused = False
             if self._feeding is None and self._body is not None:
-                self._feeding = _task(self._loop, self._feed(True))
+                self._feeding = _kept(self._loop.create_task(self._feed(True)))
 
     # The parser's part.
 
@@ -96,6 +96,11 @@ class Line:
         else:
             await self._feed(False)
 
+    async def settle(self, seconds: float) -> None:
+        """Wait until the body is here or the stream has enough, at most for so long."""
+        if self._feeding is not None:
+            await asyncio.wait([self._feeding], timeout=seconds)
+
     async def _feed(self, wait: bool) -> None:
         fed = 0
         try:
@@ -107,7 +112,7 @@ class Line:
                 data = self._body.ready()
                 if data is None:
                     if not wait:
-                        self._feeding = _task(self._loop, self._feed(True))
+                        self._feeding = _kept(self._loop.create_task(self._feed(True)))
                         return
                     data = await self._body.read()
                 if not data:
@@ -144,6 +149,7 @@ class Line:
         finally:
             if body is not None:
                 await body.aclose()
+        self._content = self._decoder = None
 
     async def _fail(self, error: Exception) -> None:
         if isinstance(error, HttpProcessingError):  # as aiohttp's parser has it
@@ -160,12 +166,19 @@ class Line:
         if feeding is not None:
             feeding.cancel()
             await asyncio.wait([feeding])
+        self._content = self._decoder = None  # no cycle, which would keep octets until the collector runs
         if body is not None:
             await body.aclose()
 
 
-def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    task = loop.create_task(work)
+class _Closing(asyncio.Task[None]):
+    """A task that nobody cancels: not a response that is closed twice, nor a loop that ends."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+
+def _kept(task: asyncio.Task[None]) -> asyncio.Task[None]:
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
     return task

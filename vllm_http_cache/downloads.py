@@ -223,7 +223,8 @@ class Download:
     def _finish(self) -> None:
         """The source says that the body is whole."""
         with self._writing:
-            self._commit()
+            if not self._ended:
+                self._commit()
 
     def _commit(self) -> None:
         if self.length is not None and self._received != self.length:
@@ -242,7 +243,8 @@ class Download:
 
     def _fail(self, error: Broken) -> None:
         with self._writing:
-            self._abort(error)
+            if not self._ended:
+                self._abort(error)
 
     def _abort(self, error: Broken) -> None:
         if self._writer is not None:

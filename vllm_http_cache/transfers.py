@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -131,10 +132,14 @@ class PumpedDownload(Download):
         except Exception as caught:
             error = Broken(str(caught), caught)
         finally:
+            end = self._finish if error is None else partial(self._fail, error)
             with anyio.CancelScope(shield=True):
-                await in_thread(self._finish) if error is None else await in_thread(self._fail, error)
-                with suppress(Exception):
-                    await self._source.aclose()
+                try:
+                    await in_thread(end)
+                finally:
+                    end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun
+                    with suppress(Exception):
+                        await self._source.aclose()
 
     async def _wait_for_room(self) -> None:
         while self._received - self._tail_start >= TAIL:

@@ -1,0 +1,461 @@
+"""What the cache gets from the network through a session, and answers that go through untouched."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import hdrs
+from aiohttp.client_proto import ResponseHandler
+from yarl import URL
+
+from tests.aiohttp.stand_ins import STATUS, Body, Script, run, session_on, stored, whole
+from tests.origin import Answer, Origin, Part
+from vllm_http_cache.aiohttp import CacheMiddleware
+from vllm_http_cache.rfc9111.message import Fields, Request, Response
+from vllm_http_cache.rfc9111.options import CacheOptions
+from vllm_http_cache.wire import AsyncSend, Caller, Fetched, Reply
+
+TEXT = b"hello world " * 5000
+CODED = gzip.compress(TEXT)
+GZIP = {"Content-Encoding": "gzip", "ETag": '"g"'}
+
+
+def passing() -> Script:
+    """A cache that has no use for anything."""
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        reply = await send(request)
+        fields = Fields((*reply.response.fields, STATUS))
+        return Fetched(Response(reply.response.status, fields), reply.source, reply.native)
+
+    return Script(afetch)
+
+
+def reading(replies: list[tuple[Reply, bytes]], times: int = 1) -> Script:
+    """A cache that reads every body itself, *times* times over."""
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        for _ in range(times):
+            reply = await send(request)
+            replies.append((reply, await whole(reply)))
+        reply, body = replies[-1]
+        return Fetched(Response(reply.response.status, Fields((*reply.response.fields, STATUS))), Body([body]))
+
+    return Script(afetch)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+@pytest.mark.parametrize("decode", [True, False])
+def test_the_cache_reads_coded_octets(origin: Origin, framing: Any, decode: bool) -> None:
+    url = origin.on("/", Answer(200, GZIP, CODED, framing))
+    replies: list[tuple[Reply, bytes]] = []
+
+    async def main() -> None:
+        async with session_on(reading(replies), auto_decompress=decode) as session, session.get(url) as response:
+            assert await response.read() == (TEXT if decode else CODED)
+            assert response.headers[hdrs.CONTENT_ENCODING] == "gzip"
+        [(reply, body)] = replies
+        assert body == CODED
+        assert reply.framed is (framing != "close")
+        assert reply.response.fields.get("content-encoding") == "gzip"
+        assert reply.response.reason == "OK"
+
+    run(main)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+@pytest.mark.parametrize("decode", [True, False])
+@pytest.mark.parametrize("slow", [True, False])
+def test_untouched_answers_are_decoded(origin: Origin, framing: Any, decode: bool, slow: bool) -> None:
+    parts: list[Part] = [CODED[:50], 0.1, CODED[50:]] if slow else [CODED]
+    url = origin.on("/", Answer(200, GZIP, parts, framing))
+
+    async def main() -> None:
+        async with session_on(passing(), auto_decompress=decode) as session:
+            for _ in range(2):
+                async with session.get(url) as response:
+                    assert await response.read() == (TEXT if decode else CODED)
+                    assert response.headers[hdrs.CONTENT_ENCODING] == "gzip"
+                    assert response.headers["Cache-Status"] == "stand-in"
+                    assert (b"Cache-Status", b"stand-in") in response.raw_headers
+
+    run(main)
+    assert origin.count() == 2
+
+
+def test_untouched_answers_without_coding_are_the_origins_own(origin: Origin) -> None:
+    url = origin.on("/", Answer(200, {"X-A": "1"}, [b"some", 0.1, b"more"]))
+
+    async def main() -> None:
+        async with session_on(passing()) as session, session.get(url) as response:
+            connection = response.connection
+            assert connection is not None
+            assert connection.transport is not None
+            assert connection.transport.get_extra_info("peername")[1] == origin.port
+            assert response.headers["Cache-Status"] == "stand-in"
+            assert response.headers["X-A"] == "1"
+            assert await response.read() == b"somemore"
+
+    run(main)
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_untouched_answers_keep_the_total_timeout(origin: Origin, coded: bool) -> None:
+    url = origin.on("/", Answer(200, GZIP if coded else {}, [CODED[:50], 5.0, CODED[50:]]))
+
+    async def main() -> None:
+        async with session_on(passing()) as session:
+            with pytest.raises(TimeoutError):
+                async with session.get(url, timeout=aiohttp.ClientTimeout(total=0.3)) as response:
+                    await response.read()
+
+    run(main)
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_untouched_answers_keep_the_read_timeout(origin: Origin, coded: bool) -> None:
+    url = origin.on("/", Answer(200, GZIP if coded else {}, [CODED[:50], 5.0, CODED[50:]]))
+
+    async def main() -> None:
+        async with session_on(passing()) as session:
+            with pytest.raises(aiohttp.SocketTimeoutError):
+                async with session.get(url, timeout=aiohttp.ClientTimeout(sock_read=0.3)) as response:
+                    await response.read()
+
+    run(main)
+
+
+@pytest.mark.parametrize("coded", [True, False])
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_cut_short(origin: Origin, coded: bool, framing: Any) -> None:
+    url = origin.on("/", Answer(200, GZIP if coded else {}, [CODED[:50]], framing, length=len(CODED), end="cut"))
+    replies: list[tuple[Reply, bytes]] = []
+
+    async def main() -> None:
+        for cache in (passing(), reading(replies)):
+            async with session_on(cache) as session:
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    async with session.get(url) as response:
+                        await response.read()
+
+    run(main)
+    assert not replies
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_untouched_and_unread(origin: Origin, coded: bool) -> None:
+    url = origin.on("/", Answer(200, GZIP if coded else {}, [CODED[:50], 10.0, CODED[50:]]))
+
+    async def main() -> None:
+        async with session_on(passing()) as session:
+            async with session.get(url):
+                pass
+            assert session.connector is not None
+            assert not session.connector._acquired
+
+    run(main)
+
+
+def test_sent_twice_with_other_fields(origin: Origin) -> None:
+    url = origin.on("/", Answer(304, {"ETag": '"x"'}), Answer(200, {}, b"new"))
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        condition = ("If-None-Match", '"caf\u00c3\u00a9"')
+        first = await send(Request("GET", request.uri, request.fields.replaced(condition, ("X-Mine", "cache's"))))
+        assert first.response.status == 304
+        assert first.framed
+        await first.source.aclose()
+        reply = await send(request)
+        return Fetched(reply.response, reply.source, reply.native)
+
+    async def main() -> None:
+        fields = {"X-Mine": "caller's", "X-Too": "1"}
+        async with session_on(Script(afetch)) as session, session.get(url, headers=fields) as response:
+            assert await response.read() == b"new"
+            assert response.request_info.headers["X-Mine"] == "caller's"
+
+    run(main)
+    first, second = origin.seen()
+    assert first.get("If-None-Match") == '"caf\u00c3\u00a9"'
+    assert (first.get("X-Mine"), second.get("X-Mine")) == ("cache's", "caller's")
+    assert second.get("If-None-Match") is None
+    assert first.get("X-Too") == second.get("X-Too") == "1"
+    assert len(first.fields) == len(second.fields) + 1
+
+
+def test_a_field_that_aiohttp_cannot_send_is_left_out(origin: Origin) -> None:
+    """Octets that are not UTF-8, in a validator say: it would send others in their place."""
+    url = origin.on("/", Answer(200, {}, b"new"))
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        reply = await send(Request("GET", request.uri, request.fields.replaced(("If-None-Match", '"caf\u00e9"'))))
+        return Fetched(reply.response, reply.source, reply.native)
+
+    async def main() -> None:
+        async with session_on(Script(afetch)) as session, session.get(url) as response:
+            assert await response.read() == b"new"
+
+    run(main)
+    assert origin.seen()[0].get("If-None-Match") is None
+
+
+def test_many_sends_on_one_connection(origin: Origin) -> None:
+    url = origin.on("/", Answer(200, GZIP, CODED, "chunked"))
+    replies: list[tuple[Reply, bytes]] = []
+
+    async def main() -> None:
+        async with session_on(reading(replies, times=5)) as session:
+            for _ in range(2):
+                async with session.get(url) as response:
+                    assert await response.read() == TEXT
+            assert origin.connections() == 1
+
+    run(main)
+    assert [body for _, body in replies] == [CODED] * 10
+
+
+def test_sent_later_in_the_background(origin: Origin) -> None:
+    url = origin.on("/", Answer(200, GZIP, [CODED[:50], 0.3, CODED[50:]]))
+    later: list[asyncio.Task[bytes]] = []
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        async def work() -> bytes:
+            await asyncio.sleep(0.1)
+            return await whole(await send(request))
+
+        later.append(asyncio.create_task(work()))
+        return Fetched(Response(200), Body([b"stale"]))
+
+    async def main() -> None:
+        async with session_on(Script(afetch)) as session:
+            async with session.get(url, timeout=aiohttp.ClientTimeout(total=1.0)) as response:
+                assert await response.read() == b"stale"
+            assert await later.pop() == CODED
+            async with session.get(url, timeout=aiohttp.ClientTimeout(total=0.2)):
+                pass
+            with pytest.raises(TimeoutError):  # which it has to itself
+                await later.pop()
+            async with session.get(url):
+                pass
+        with pytest.raises(aiohttp.ClientConnectionError, match="closed"):
+            await later.pop()
+
+    run(main)
+
+
+def test_the_callers_timeout_is_not_that_of_others_who_read_along(origin: Origin) -> None:
+    url = origin.on("/", Answer(200, {}, [b"first", 0.5, b"second"]))
+    pumps: list[asyncio.Task[bytes]] = []
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        reply = await send(request)
+        pumps.append(asyncio.create_task(whole(reply)))
+        return Fetched(Response(200), Body([b"first", asyncio.Event()]))
+
+    async def main() -> None:
+        async with session_on(Script(afetch)) as session:
+            with pytest.raises(TimeoutError):
+                async with session.get(url, timeout=aiohttp.ClientTimeout(total=0.2)) as response:
+                    await response.read()
+            assert await pumps[0] == b"firstsecond"
+
+    run(main)
+
+
+def test_a_session_that_closes_ends_what_it_was_reading(origin: Origin) -> None:
+    url = origin.on("/", Answer(200, {}, [b"first", 10.0, b"second"]))
+    pumps: list[asyncio.Task[bytes]] = []
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        pumps.append(asyncio.create_task(whole(await send(request))))
+        return Fetched(Response(200), Body([b"first"]))
+
+    async def main() -> None:
+        async with session_on(Script(afetch)) as session, session.get(url):
+            await asyncio.sleep(0.1)
+        with pytest.raises(aiohttp.ClientError):
+            await asyncio.wait_for(pumps[0], 1.0)
+
+    if not hasattr(ResponseHandler, "closed"):
+        pytest.skip("this aiohttp does not say when a connection is closed")
+    run(main)
+
+
+@pytest.mark.parametrize("data", [b"content", {"a": "b"}])
+def test_requests_with_content_pass_whole(origin: Origin, data: Any) -> None:
+    url = origin.on("/", Answer(200, {}, b"done"))
+    cache = passing()
+
+    async def main() -> None:
+        async with session_on(cache) as session:
+            for method in ("POST", "PUT", "DELETE"):
+                async with session.request(method, url, data=data) as response:
+                    assert await response.read() == b"done"
+                    assert response.headers["Cache-Status"] == "stand-in"
+
+    run(main)
+    assert [seen.body for seen in origin.seen()] == [b"content" if isinstance(data, bytes) else b"a=b"] * 3
+    assert [asked.method for asked in cache.asked] == ["POST", "PUT", "DELETE"]
+
+
+def test_a_307_sends_the_content_again(origin: Origin) -> None:
+    origin.on("/to", Answer(200, {}, b"done"))
+    url = origin.on("/", Answer(307, {"Location": "/to"}))
+
+    async def main() -> None:
+        async with session_on(passing()) as session, session.post(url, data=b"content") as response:
+            assert await response.read() == b"done"
+
+    run(main)
+    assert [seen.body for seen in origin.seen()] == [b"content", b"content"]
+
+
+def test_what_goes_by(origin: Origin) -> None:
+    url = origin.on("/", Answer(200, {}, b"done"))
+    cache, _ = stored(b"stored")
+
+    async def main() -> None:
+        async with session_on(cache) as session:
+            async with session.get(url, data=b"query") as response:
+                assert await response.read() == b"done"
+            async with session.get(url, headers={"Upgrade": "x"}) as response:
+                assert await response.read() == b"done"
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await session.ws_connect(url)
+        off = Script(cache.afetch_, CacheOptions(mode="off"))
+        async with session_on(off) as session, session.get(url) as response:
+            assert await response.read() == b"done"
+
+    run(main)
+    assert not cache.asked
+
+
+def test_targets_go_out_as_they_came(origin: Origin) -> None:
+    target = "/a%2Fb?X-Sig=%28a%2Fb%29+c%2Bd&e=~"
+    origin.on("/a%2Fb", Answer(200, {}, b"x"))
+    cache = passing()
+
+    async def main() -> None:
+        async with session_on(cache) as session, session.get(URL(origin.url(target), encoded=True)) as response:
+            assert await response.read() == b"x"
+
+    run(main)
+    assert origin.seen()[0].target == target
+    assert cache.asked[0].uri == origin.url(target)
+
+
+def test_every_hop_passes(origin: Origin) -> None:
+    origin.on("/b", Answer(301, {"Location": "/c"}))
+    origin.on("/c", Answer(200, {}, b"end"))
+    url = origin.on("/a", Answer(302, {"Location": "/b"}, b"unread"))
+    cache = passing()
+    policed: list[str] = []
+
+    async def main() -> None:
+        async with session_on(cache, url_policy=policed.append) as session, session.get(url) as response:
+            assert await response.read() == b"end"
+            assert [hop.status for hop in response.history] == [302, 301]
+            assert all("Cache-Status" in hop.headers for hop in response.history)
+
+    run(main)
+    assert [asked.uri for asked in cache.asked] == policed == [origin.url(path) for path in ("/a", "/b", "/c")]
+
+
+def test_the_policy_refuses_before_the_cache_is_asked(origin: Origin) -> None:
+    url = origin.on("/a", Answer(302, {"Location": "http://169.254.169.254/"}))
+    cache = passing()
+
+    def policy(uri: str) -> None:
+        if "169.254" in uri:
+            raise ValueError(uri)
+
+    async def main() -> None:
+        async with session_on(cache, url_policy=policy) as session:
+            with pytest.raises(ValueError, match=r"169\.254"):
+                await session.get(url)
+
+    run(main)
+    assert len(cache.asked) == origin.count() == 1
+
+
+@pytest.mark.parametrize("url", ["http://good%2Etest/", "http://good.test%00.evil.test/", "http://a%5Cb.test/"])
+def test_an_ambiguous_host_is_refused(url: str) -> None:
+    cache, _ = stored(b"x")
+
+    async def main() -> None:
+        async with session_on(cache, url_policy=lambda uri: None) as session:
+            with pytest.raises((aiohttp.InvalidURL, ValueError)):
+                await session.get(URL(url, encoded=True))
+
+    run(main)
+    assert not cache.asked
+
+
+def test_policy_and_dial_read_one_url(origin: Origin) -> None:
+    """An authority with a backslash: whoever is policed is who is dialled."""
+    policed: list[str] = []
+
+    async def main() -> None:
+        async with session_on(passing(), url_policy=policed.append) as session:
+            with suppress(aiohttp.ClientError, ValueError):
+                await session.get(f"http://127.0.0.1:{origin.port}\\@good.test/")
+
+    run(main)
+    assert not origin.seen()
+    assert all("good.test" in uri for uri in policed)
+
+
+def drifted(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """An aiohttp that is built differently."""
+    if how == "settings":
+        monkeypatch.setattr("vllm_http_cache.aiohttp._settings", lambda handler: {})
+    else:
+        armed = ResponseHandler.set_response_params
+
+        def set_response_params(self: Any, **settings: Any) -> None:
+            if not settings["auto_decompress"]:
+                raise TypeError("no such keyword")
+            armed(self, **settings)
+
+        monkeypatch.setattr(ResponseHandler, "set_response_params", set_response_params)
+
+
+@pytest.mark.parametrize("how", ["settings", "parser"])
+def test_another_aiohttp_stores_decoded(origin: Origin, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    url = origin.on("/", Answer(200, GZIP, CODED))
+    replies: list[tuple[Reply, bytes]] = []
+    drifted(monkeypatch, how)
+
+    async def main() -> None:
+        async with session_on(reading(replies)) as session, session.get(url) as response:
+            assert await response.read() == TEXT
+            assert hdrs.CONTENT_ENCODING not in response.headers
+            assert hdrs.CONTENT_LENGTH not in response.headers
+        assert replies[0][1] == TEXT
+        async with session_on(passing()) as session, session.get(url) as response:
+            assert await response.read() == TEXT
+
+    run(main)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_among_other_middlewares(origin: Origin, place: int) -> None:
+    url = origin.on("/", Answer(200, GZIP, CODED))
+    replies: list[tuple[Reply, bytes]] = []
+
+    async def other(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        return await handler(request)
+
+    async def main() -> None:
+        middlewares: list[aiohttp.ClientMiddlewareType] = [other, other]
+        middlewares.insert(place, CacheMiddleware(reading(replies)))  # type: ignore[arg-type]
+        async with aiohttp.ClientSession(middlewares=middlewares) as session, session.get(url) as response:
+            assert await response.read() == TEXT
+
+    run(main)
+    assert replies[0][1] == CODED

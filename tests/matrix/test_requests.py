@@ -1,0 +1,218 @@
+"""What is requests' own: the raw response, time-outs in their shapes, cookies, authentication, adapters below ours."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+from requests.adapters import BaseAdapter, HTTPAdapter
+from requests.auth import HTTPDigestAuth
+from urllib3 import HTTPResponse
+from urllib3.util import Timeout
+
+from tests.origin import Answer
+from vllm_http_cache.requests import CacheAdapter, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.origin import Clock, Origin, Part
+    from vllm_http_cache import Cache
+
+pytestmark = pytest.mark.only("requests")
+FRESH = {"Cache-Control": "max-age=60", "ETag": '"1"'}
+TEXT = b"hello world\n" * 10_000
+
+
+@pytest.fixture
+def session(cache: Cache) -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        session.trust_env = False
+        session.mount("http://", CacheAdapter(cache))
+        yield session
+
+
+def twice(session: requests.Session, url: str, **how: Any) -> Iterator[requests.Response]:
+    """The response of a miss, then that of a hit, each streamed."""
+    for hit in (False, True):
+        with session.get(url, stream=True, **how) as response:
+            assert ("; hit" in response.headers["cache-status"]) is hit
+            yield response
+
+
+def test_the_raw_response_reads_as_urllib3s(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields={**FRESH, "Content-Encoding": "gzip"}, body=gzip.compress(TEXT)))
+    for response in twice(session, url):
+        raw = response.raw
+        assert isinstance(raw, HTTPResponse)
+        assert (raw.status, raw.reason, raw.version) == (200, "OK", 11)
+        first = raw.read(7, decode_content=True)
+        assert first == TEXT[:7]
+        assert first + raw.read(decode_content=True) == TEXT
+        assert raw.closed
+
+
+def test_a_sized_read_fills_up(session: requests.Session, origin: Origin) -> None:
+    """As a file's does, whatever came in one piece."""
+    body: list[Part] = [b"ab", 0.02, b"cd", 0.02, b"ef"]
+    url = origin.on("/", Answer(fields=FRESH, body=body))
+    for response in twice(session, url):
+        assert [response.raw.read(4), response.raw.read(4), response.raw.read(4)] == [b"abcd", b"ef", b""]
+
+
+def test_who_reads_the_stated_length_has_read_it_all(session: requests.Session, origin: Origin) -> None:
+    """And need not close: the body is stored, and the connection free."""
+    url = origin.on("/", Answer(fields=FRESH, body=TEXT))
+    assert session.get(url, stream=True).raw.read(len(TEXT)) == TEXT
+    origin.on("/other", Answer(body=b"other"))
+    assert session.get(origin.url("/other")).content == b"other"
+    assert session.get(url).content == TEXT
+    assert (origin.accepted, origin.count("/")) == (1, 1)
+
+
+@pytest.mark.parametrize("size", [1, 10, 4096, None])
+def test_iter_content_in_any_size(session: requests.Session, origin: Origin, size: int | None) -> None:
+    url = origin.on("/", Answer(fields={**FRESH, "Content-Encoding": "gzip"}, body=gzip.compress(TEXT[:6000])))
+    for response in twice(session, url):
+        chunks = list(response.iter_content(size))
+        assert b"".join(chunks) == TEXT[:6000]
+        assert size is None or max(map(len, chunks)) <= size
+
+
+def test_lines_and_files(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=TEXT))
+    for response in twice(session, url):
+        assert list(response.iter_lines()) == TEXT.splitlines()
+    for _ in range(2):
+        with session.get(url, stream=True) as response:
+            raw: Any = response.raw
+            raw.auto_close = False  # as urllib3's own documentation says
+            assert len(io.TextIOWrapper(raw).readlines()) == 10_000
+
+
+def test_a_response_may_be_pickled(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=TEXT))
+    for response in twice(session, url):
+        assert pickle.loads(pickle.dumps(response)).content == TEXT
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [0.2, (5, 0.2), Timeout(connect=5, read=0.2), Timeout(total=0.2)],
+    ids=["number", "tuple", "read", "total"],
+)
+def test_every_shape_of_a_timeout_holds_while_following(
+    session: requests.Session, origin: Origin, timeout: Any
+) -> None:
+    release = threading.Event()
+    url = origin.on("/", Answer(fields=FRESH, body=b"whole", before=release))
+    leader = threading.Thread(target=session.get, args=(url,), kwargs={"timeout": None})
+    leader.start()
+    try:
+        while not origin.count():
+            time.sleep(0.005)
+        with pytest.raises(requests.ReadTimeout) as caught:
+            session.get(url, timeout=timeout)
+        assert caught.value.request is not None
+    finally:
+        release.set()
+        leader.join(5)
+    assert session.get(url, timeout=timeout).content == b"whole"
+    assert origin.count() == 1
+
+
+def test_cookies_reach_the_session(session: requests.Session, origin: Origin) -> None:
+    cookies = [("Set-Cookie", "a=1; Path=/"), ("Set-Cookie", "b=2; Path=/; Expires=Fri, 15 Jan 2100 08:00:00 GMT")]
+    url = origin.on("/", Answer(fields=[*FRESH.items(), *cookies]))
+    for response in twice(session, url):
+        assert response.cookies.get_dict() == {"a": "1", "b": "2"}
+        assert session.cookies.get_dict() == {"a": "1", "b": "2"}
+        session.cookies.clear()
+
+
+def test_digest_authentication(session: requests.Session, origin: Origin) -> None:
+    """The handler sends its second request over the response's connection."""
+    challenge = Answer(401, {"WWW-Authenticate": 'Digest realm="r", nonce="n", qop="auth"'}, b"who are you?")
+    url = origin.on("/", challenge, Answer(fields={"Cache-Control": "public, max-age=60"}, body=b"hello"))
+    response = session.get(url, auth=HTTPDigestAuth("user", "password"))
+    assert response.content == b"hello"
+    assert (origin.seen()[1].get("authorization") or "").startswith("Digest")
+    assert [hop.status_code for hop in response.history] == [401]
+
+
+def test_the_callers_request_shows_nothing_of_the_caches(
+    session: requests.Session, origin: Origin, clock: Clock
+) -> None:
+    url = origin.on("/", Answer(fields={"Cache-Control": "max-age=1", "ETag": '"1"'}), Answer(500, body=b"no"))
+    session.get(url)
+    clock.advance(2)
+    response = session.get(url)
+    assert (response.status_code, origin.seen()[1].get("if-none-match")) == (500, '"1"')
+    assert "If-None-Match" not in response.request.headers
+
+
+def test_what_http_client_adds_is_seen(session: requests.Session, origin: Origin) -> None:
+    """Without a field of the caller's, ``Accept-Encoding: identity`` goes out, and Vary must know."""
+    fields = {**FRESH, "Vary": "Accept-Encoding"}
+    url = origin.on(
+        "/", Answer(fields={**fields, "Content-Encoding": "gzip"}, body=gzip.compress(TEXT)), Answer(body=TEXT)
+    )
+    assert session.get(url).content == TEXT
+    response = session.get(url, headers={"Accept-Encoding": None})
+    assert (response.content, response.headers.get("content-encoding")) == (TEXT, None)
+    assert origin.seen()[1].get("accept-encoding") == "identity"
+
+
+def test_settings_of_a_call_reach_the_inner_adapter(cache: Cache) -> None:
+    told: list[dict[str, Any]] = []
+    closed: list[bool] = []
+
+    class Inner(BaseAdapter):
+        def send(self, request: requests.PreparedRequest, **how: Any) -> requests.Response:  # type: ignore[override]
+            told.append(how)
+            body = io.BytesIO(b"whole")
+            raw = HTTPResponse(body, {"Cache-Control": "max-age=60", "Content-Length": "5"}, 200, preload_content=False)
+            return HTTPAdapter().build_response(request, raw)
+
+        def close(self) -> None:
+            closed.append(True)
+
+    with requests.Session() as session:
+        session.trust_env = False
+        session.mount("https://", CacheAdapter(cache, Inner()))
+        for _ in range(2):
+            response = session.get(
+                "https://mock.test/",
+                verify="ca.pem",
+                cert=("c", "k"),
+                timeout=(1, 2),
+                proxies={"https": "http://p.test"},
+            )
+            assert response.content == b"whole"
+    assert closed == [True]
+    assert len(told) == 1
+    assert told[0]["verify"] == "ca.pem"
+    assert (told[0]["cert"], told[0]["timeout"], told[0]["stream"]) == (("c", "k"), (1, 2), True)
+    assert told[0]["proxies"]["https"] == "http://p.test"
+
+
+def test_a_veto_on_an_answer_without_a_cache_is_nothing(origin: Origin) -> None:
+    refuse(requests.get(origin.on("/", Answer(body=b"one")), timeout=5))
+
+
+def test_an_unread_response_lets_go_when_collected(session: requests.Session, origin: Origin) -> None:
+    more = threading.Event()
+    body: list[Part] = [b"first", more, *[b"x" * 65536] * 100]
+    url = origin.on("/", Answer(fields=FRESH, body=body), Answer(fields=FRESH, body=b"whole"))
+    response = session.get(url, stream=True)
+    assert next(response.iter_content(5)) == b"first"
+    del response
+    assert session.get(url + "?x").content == b"whole"
+    more.set()
+    assert origin.hangups.get(timeout=5) == "/"

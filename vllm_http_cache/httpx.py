@@ -1,0 +1,274 @@
+"""The cache under httpx: transports to put below a client's redirects, authentication and cookies.
+
+    client = httpx.Client(transport=CacheTransport(httpx.HTTPTransport(), cache))
+    client = httpx.AsyncClient(transport=AsyncCacheTransport(httpx.AsyncHTTPTransport(), cache))
+
+The asynchronous one runs on asyncio and on trio. Every answer carries ``Cache-Status`` and, unless the cache is off,
+the extension :data:`EXTENSION`; :func:`refuse` says that an answer's octets were of no use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+from .rfc9111.message import Fields, Request, Response
+from .rfc9111.target import InvalidTarget, parse_target
+from .wire import Caller, Fetched, Reply
+
+if TYPE_CHECKING:
+    from .cache import Cache
+    from .wire import AsyncBody, Body
+
+__all__ = ["EXTENSION", "AsyncCacheTransport", "CacheTransport", "refuse"]
+
+EXTENSION = "vllm_http_cache"  # names a response's extension: the Fetched it was made from
+
+UrlPolicy = Callable[[str], None]
+
+
+class CacheTransport(httpx.BaseTransport):
+    """A transport that answers from *cache*, and otherwise from *inner*.
+
+    :param inner: the transport that goes to the origin. Closed with this one; the cache is not.
+    :param url_policy: called with the target URI of every request (each hop of a chain of redirects is one) before the
+        cache is asked; raises to refuse it.
+    :raises httpx.InvalidURL: the URL could be read in more than one way.
+    :raises httpx.TransportError: as *inner* does. While another caller's download is followed:
+        :class:`httpx.ReadTimeout` after the request's read timeout, :class:`httpx.RemoteProtocolError` when it breaks.
+    """
+
+    def __init__(self, inner: httpx.BaseTransport, cache: Cache, *, url_policy: UrlPolicy | None = None) -> None:
+        self._inner = inner
+        self._cache = cache
+        self._url_policy = url_policy
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        asked = _asked(request, self._url_policy)
+        if asked is None:
+            return self._inner.handle_request(request)
+
+        def send(sent: Request) -> Reply:
+            response = self._inner.handle_request(_outgoing(request, asked, sent))
+            return _reply(sent, response, _Source(response))
+
+        try:
+            fetched = self._cache.fetch(asked, send, _caller(request))
+        except InvalidTarget as error:
+            raise httpx.InvalidURL(str(error)) from error
+        return _answer(fetched, _Stream)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._inner.__exit__(exc_type, exc_value, traceback)
+
+
+class AsyncCacheTransport(httpx.AsyncBaseTransport):
+    """:class:`CacheTransport` for :class:`httpx.AsyncClient`, on asyncio and trio."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, cache: Cache, *, url_policy: UrlPolicy | None = None) -> None:
+        self._inner = inner
+        self._cache = cache
+        self._url_policy = url_policy
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        asked = _asked(request, self._url_policy)
+        if asked is None:
+            return await self._inner.handle_async_request(request)
+
+        async def send(sent: Request) -> Reply:
+            response = await self._inner.handle_async_request(_outgoing(request, asked, sent))
+            return _reply(sent, response, _AsyncSource(response))
+
+        try:
+            fetched = await self._cache.afetch(asked, send, _caller(request))
+        except InvalidTarget as error:
+            raise httpx.InvalidURL(str(error)) from error
+        return _answer(fetched, _AsyncStream)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self._inner.__aexit__(exc_type, exc_value, traceback)
+
+
+def refuse(response: httpx.Response) -> None:
+    """The consumer's veto: the octets of *response* are unusable (they do not decode).
+
+    What is stored of it is dropped, and the next request asks the origin. Does nothing for what is not stored.
+    """
+    fetched = response.extensions.get(EXTENSION)
+    if isinstance(fetched, Fetched):
+        fetched.refuse()
+
+
+class _Source:
+    """A :class:`~.wire.Source`: the stream of a response, undecoded."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._chunks: Iterator[bytes] | None = None
+
+    def read(self) -> bytes:
+        if self._chunks is None:
+            assert isinstance(self._response.stream, httpx.SyncByteStream)
+            self._chunks = iter(self._response.stream)
+        for chunk in self._chunks:
+            if chunk:
+                return chunk
+        self.close()
+        return b""
+
+    def close(self) -> None:
+        if isinstance(self._chunks, Generator):
+            self._chunks.close()
+        self._response.close()
+
+
+class _AsyncSource:
+    """An :class:`~.wire.AsyncSource`: the stream of a response, undecoded."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._chunks: AsyncIterator[bytes] | None = None
+
+    async def read(self) -> bytes:
+        if self._chunks is None:
+            assert isinstance(self._response.stream, httpx.AsyncByteStream)
+            self._chunks = aiter(self._response.stream)
+        async for chunk in self._chunks:
+            if chunk:
+                return chunk
+        await self.aclose()
+        return b""
+
+    async def aclose(self) -> None:
+        if isinstance(self._chunks, AsyncGenerator):
+            await self._chunks.aclose()
+        await self._response.aclose()
+
+
+class _Stream(httpx.SyncByteStream):
+    def __init__(self, body: Body) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body.read, b"")
+
+    def close(self) -> None:
+        self._body.close()
+
+
+class _AsyncStream(httpx.AsyncByteStream):
+    """Its own iterator: a generator would want to be closed by whoever stops half-way, and httpx closes none."""
+
+    def __init__(self, body: AsyncBody) -> None:
+        self._body = body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = self._body.ready()
+        if chunk is None:
+            chunk = await self._body.read()
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+def _asked(request: httpx.Request, url_policy: UrlPolicy | None) -> Request | None:
+    """The request as the cache sees it; None when its target names no resource of the URL's origin (``OPTIONS *``)."""
+    url = request.url
+    target: bytes = request.extensions.get("target", url.raw_path)
+    ordinary = target.startswith(b"/")
+    uri = f"{url.scheme}://{url.netloc.decode('ascii')}{(target if ordinary else url.raw_path).decode('latin-1')}"
+    if url_policy is not None:
+        try:
+            parse_target(uri)
+        except InvalidTarget as error:
+            raise httpx.InvalidURL(str(error)) from error
+        url_policy(uri)
+    return Request(request.method, uri, _fields(request.headers)) if ordinary else None
+
+
+def _outgoing(request: httpx.Request, asked: Request, sent: Request) -> httpx.Request:
+    """What goes to the origin: the caller's own request unless the cache changed it."""
+    if sent.fields == asked.fields and sent.method == asked.method:
+        return request
+    return httpx.Request(
+        sent.method, request.url, headers=_raw(sent.fields), stream=request.stream, extensions=request.extensions
+    )
+
+
+def _caller(request: httpx.Request) -> Caller:
+    timeout: float | None = request.extensions.get("timeout", {}).get("read")
+    return Caller(
+        timeout=timeout,
+        timed_out=partial(httpx.ReadTimeout, "no octets from another caller's download", request=request),
+        broken=partial(httpx.RemoteProtocolError, request=request),
+    )
+
+
+def _reply(sent: Request, response: httpx.Response, source: _Source | _AsyncSource) -> Reply:
+    reason: bytes = response.extensions.get("reason_phrase", b"")
+    head = Response(response.status_code, _fields(response.headers), reason.decode("latin-1"))
+    return Reply(head, source, response, _framed(sent.method, response))
+
+
+def _framed(method: str, response: httpx.Response) -> bool:
+    """Whether something else than the connection's end says where the body ends (RFC 9112 section 6.3)."""
+    if response.extensions.get("http_version") not in (b"HTTP/1.0", b"HTTP/1.1"):
+        return True
+    if method == "HEAD" or response.status_code in (204, 304):
+        return True
+    return "content-length" in response.headers or "transfer-encoding" in response.headers
+
+
+def _answer(fetched: Fetched, stream: Callable[[Any], httpx.SyncByteStream | httpx.AsyncByteStream]) -> httpx.Response:
+    head = fetched.response
+    if fetched.native is not None:
+        native: httpx.Response = fetched.native
+        native.headers = httpx.Headers(_raw(head.fields))
+        native.extensions[EXTENSION] = fetched
+        return native
+    extensions: dict[str, Any] = {"http_version": b"HTTP/1.1", EXTENSION: fetched}
+    if head.reason:
+        extensions["reason_phrase"] = head.reason.encode("latin-1")
+    return httpx.Response(head.status, headers=_raw(head.fields), stream=stream(fetched.body), extensions=extensions)
+
+
+def _fields(headers: httpx.Headers) -> Fields:
+    return Fields((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.raw)
+
+
+def _raw(fields: Fields) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
