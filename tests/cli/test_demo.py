@@ -1,0 +1,57 @@
+"""The demo shows what it says, and tells when it is not so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import run
+from vllm_http_cache import Cache, CacheOptions, FileStorage, __version__
+from vllm_http_cache.cli.demo.clients import CLIENTS
+
+
+def test_the_console_script_is_installed() -> None:
+    script = Path(sys.executable).with_name("vllm-http-cache")
+    out = subprocess.run([script, "--version"], check=True, capture_output=True, text=True).stdout
+    assert out.strip() == __version__
+
+
+def test_no_command_shows_the_commands() -> None:
+    _, output = run()
+    assert "demo" in output
+    assert "explain" in output
+
+
+def test_demo(tmp_path: Path) -> None:
+    code, output = run("demo", "--folder", str(tmp_path))
+    assert code == 0, output
+    assert "Everything was as it should be" in output
+    assert all(name in output for name in CLIENTS)
+    assert sum(line.split().count("304") for line in output.splitlines()) == len(CLIENTS)
+    assert f"{tmp_path} holds 9 responses" in output
+    assert any(tmp_path.rglob("*")), "a folder that was given is kept"
+
+
+def test_demo_fits_a_narrow_terminal() -> None:
+    _, output = run("demo", columns=80)
+    table, _, _ = output.partition("The body's size")
+    assert max(map(len, table.splitlines())) <= 80
+    assert "…" not in table
+
+
+@pytest.mark.parametrize(
+    "mode, complaint", [("force-cache", "the wrong picture"), ("reload", "GET 200 on the wire instead of nothing")]
+)
+def test_demo_tells_when_something_is_wrong(monkeypatch: pytest.MonkeyPatch, mode: str, complaint: str) -> None:
+    def wrong(folder: Path) -> Cache:
+        return Cache(FileStorage(folder), CacheOptions(mode=mode))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(import_module("vllm_http_cache.cli.demo"), "_open", wrong)
+    code, output = run("demo")
+    assert code == 1
+    assert "Not everything was as it should be" in output
+    assert complaint in output

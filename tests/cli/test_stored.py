@@ -1,0 +1,170 @@
+"""The commands on what is stored."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import run
+from vllm_http_cache import FileStorage
+from vllm_http_cache.rfc9111.message import Fields, Request, Response
+from vllm_http_cache.rfc9111.options import CacheOptions
+from vllm_http_cache.rfc9111.storing import stored_response
+from vllm_http_cache.rfc9111.target import cache_key
+from vllm_http_cache.storage.toolbox import put_file
+
+URL = "http://a.test/picture.png"
+BODY = b"octets of a picture" * 1000
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("MEDIA_CACHE", "VLLM_MEDIA_CACHE")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "picture.png"
+    path.write_bytes(BODY)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, file: Path) -> str:
+    """A folder in which two hosts' pictures are stored."""
+    folder = str(tmp_path / "cache")
+    assert run("seed", URL, str(file), "--folder", folder) == (0, "stored\n")
+    assert run("seed", "http://b.test/?sig=secret", str(file), "--folder", folder, "--max-age", "0")[0] == 0
+    return folder
+
+
+def stored_long_ago(folder: str, file: Path, hours: float) -> None:
+    then = time.time() - hours * 3600
+    request = Request("GET", "http://old.test/")
+    stored = stored_response(request, Response(200, Fields()), then, then, CacheOptions())
+    storage = FileStorage(folder, ttl=float("inf"))
+    assert put_file(storage, cache_key(request.uri, CacheOptions()), stored, file)
+    storage.close()
+
+
+def test_the_folder_is_the_environments_unless_given(folder: str, tmp_path: Path) -> None:
+    assert "http://a.test" in run("ls", VLLM_MEDIA_CACHE=folder)[1]
+    (tmp_path / "empty").mkdir()
+    assert run("ls", "--folder", str(tmp_path / "empty"), VLLM_MEDIA_CACHE=folder) == (0, "")
+
+
+def test_no_folder() -> None:
+    code, output = run("ls")
+    assert code == 2
+    assert "VLLM_MEDIA_CACHE is not set" in output
+    code, output = run("ls", "--folder", "/nowhere")
+    assert code == 1
+    assert "/nowhere is not a folder" in output
+
+
+def test_a_bad_setting_is_explained() -> None:
+    code, output = run("ls", MEDIA_CACHE_MODE="sometimes")
+    assert code == 2
+    assert "MEDIA_CACHE_MODE='sometimes'" in output
+
+
+def test_ls(folder: str) -> None:
+    _, output = run("ls", "--folder", folder)
+    lines = sorted(output.splitlines(), key=lambda line: line.split()[-1])
+    assert [line.split()[2:] for line in lines] == [
+        ["fresh", "200", URL],
+        ["stale", "200", "http://b.test/?sig=***"],
+    ]
+    assert all(int(line.split()[0]) >= len(BODY) for line in lines)
+    assert "?sig=secret" in run("ls", "--folder", folder, "--full")[1]
+    assert "a.test" not in run("ls", "--folder", folder, "--host", "b.test")[1]
+
+
+def test_looking_removes_nothing_that_a_server_may_want(folder: str, file: Path) -> None:
+    stored_long_ago(folder, file, hours=100)
+    assert "old.test" in run("ls", "--folder", folder)[1]
+    assert run("verify", "--folder", folder)[1] == "3 read, 0 damaged\n"
+    assert "old.test" in run("ls", "--folder", folder)[1]
+    assert "old.test" not in run("ls", "--folder", folder, VLLM_MEDIA_CACHE_TTL_HOURS="24")[1]
+
+
+def test_stat(folder: str) -> None:
+    _, output = run("stat", "--folder", folder, VLLM_MEDIA_CACHE_MAX_SIZE_MB="10")
+    stated = dict(line.split(maxsplit=1) for line in output.splitlines() if not line.startswith("at most"))
+    assert stated["folder"] == folder
+    assert stated["keys"] == "2"
+    assert "at most   10.5 MB" in output
+
+
+def test_purge(folder: str, file: Path) -> None:
+    assert run("purge", "--folder", folder)[0] == 2
+    assert run("purge", "--folder", folder, "--older-than", "1") == (0, "0 removed\n")
+    assert run("purge", "http://A.test:80/picture.png#x", "--folder", folder, "--host", "b.test") == (0, "0 removed\n")
+    assert run("purge", "http://A.test:80/picture.png#x", "--folder", folder) == (0, "1 removed\n")
+    assert run("purge", "--folder", folder, "--host", "b.test") == (0, "1 removed\n")
+    stored_long_ago(folder, file, hours=2)
+    assert run("purge", "--folder", folder, "--older-than", "1") == (0, "1 removed\n")
+    assert run("seed", URL, str(file), "--folder", folder)[0] == 0
+    assert run("purge", "--folder", folder, "--all") == (0, "1 removed\n")
+    assert run("ls", "--folder", folder) == (0, "")
+
+
+def test_verify(folder: str) -> None:
+    assert run("verify", "--folder", folder) == (0, "2 read, 0 damaged\n")
+    body = next(path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size == len(BODY))
+    damaged = bytearray(body.read_bytes())
+    damaged[100] ^= 1
+    body.write_bytes(damaged)
+    code, output = run("verify", "--folder", folder, "--drop")
+    assert code == 1
+    assert output.endswith("2 read, 1 damaged, removed\n")
+    assert run("verify", "--folder", folder) == (0, "1 read, 0 damaged\n")
+
+
+def test_trim(folder: str) -> None:
+    code, output = run("trim", "0", "--folder", folder)
+    assert code == 0
+    assert output.endswith("freed\n")
+    assert run("ls", "--folder", folder) == (0, "")
+
+
+def test_export_and_import(folder: str, tmp_path: Path) -> None:
+    tar, other = str(tmp_path / "all.tar"), str(tmp_path / "other")
+    assert run("export", tar, "--folder", folder)[0] == 0
+    assert run("import", tar, "--folder", other) == (0, "2 stored, 0 refused\n")
+    assert run("verify", "--folder", other) == (0, "2 read, 0 damaged\n")
+    assert "a.test" in run("ls", "--folder", other)[1]
+
+
+def test_a_missing_file_is_said(folder: str) -> None:
+    code, output = run("import", "/nowhere.tar", "--folder", folder)
+    assert code == 1
+    assert "/nowhere.tar" in output
+
+
+def test_seed_without_room(tmp_path: Path, file: Path) -> None:
+    folder = str(tmp_path / "cache")
+    file.write_bytes(bytes(2 * 1024**2))
+    code, output = run("seed", URL, str(file), "--folder", folder, VLLM_MEDIA_CACHE_MAX_SIZE_MB="1")
+    assert code == 1
+    assert "no room" in output
+
+
+def test_explain(folder: str) -> None:
+    code, output = run("explain", URL, "--folder", folder, "--header", "Accept: image/*")
+    assert code == 0
+    assert re.search(r"  fresh: [01] s old, fresh for 86400 s\n", output)  # Date knows whole seconds only
+    assert "max-age (RFC 9111 section 5.2.2.1)" in output
+    assert "Content-Type: image/png" in output
+    assert "stale: " in run("explain", "http://b.test/?sig=secret", "--folder", folder)[1]
+
+
+def test_explain_nothing(folder: str) -> None:
+    assert run("explain", "http://a.test/other", "--folder", folder) == (1, "nothing is stored\n")
+    assert run("explain", "not a URL", "--folder", folder)[0] == 2

@@ -1,0 +1,211 @@
+"""What the environment says: one model, read once, and the single source of the documentation's table.
+
+``python -m vllm_http_cache.settings`` prints that table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from .rfc9111.options import MODES, CacheOptions, Mode
+
+if TYPE_CHECKING:
+    from .cache import Cache
+    from .storage.files import FileStorage
+
+__all__ = ["Settings", "SettingsError", "open_cache", "open_storage", "reference"]
+
+MIB = 1024**2
+
+
+class SettingsError(ValueError):
+    """One or more settings have a value that is not allowed. The message names each, its value and what is allowed."""
+
+
+def _variable(name: str, default: Any, meaning: str, allowed: str, *, shown: str = "", **bounds: Any) -> Any:
+    """A field read from the environment variable *name*; *shown* is its default in words."""
+    extra: dict[str, Any] = {"allowed": allowed, "shown": shown or f"`{str(default).lower()}`"}
+    return Field(default, validation_alias=name, description=meaning, json_schema_extra=extra, **bounds)
+
+
+def _variables() -> Iterator[tuple[str, str, str, str, str]]:
+    """(field, variable, default in words, meaning, what is allowed) of each setting."""
+    for name, field in Settings.model_fields.items():
+        extra: Any = field.json_schema_extra
+        yield name, str(field.validation_alias), extra["shown"], field.description or "", extra["allowed"]
+
+
+class Settings(BaseSettings):
+    """The settings of a cache, from the environment where they are not given. An empty variable counts as unset.
+
+    :raises SettingsError: a value is not allowed.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, case_sensitive=True, env_ignore_empty=True, populate_by_name=True)
+
+    path: Path | None = _variable(
+        "VLLM_MEDIA_CACHE",
+        None,
+        "The folder the cache lives in, as a subfolder of its own. Unset: no cache.",
+        "the path of a folder, which is made if need be",
+        shown="unset",
+    )
+    max_size_mb: int = _variable(
+        "VLLM_MEDIA_CACHE_MAX_SIZE_MB",
+        5120,
+        "The most the cache occupies on disk, in MiB, its own bookkeeping included.",
+        "a whole number, 1 or more",
+        ge=1,
+    )
+    ttl_hours: float = _variable(
+        "VLLM_MEDIA_CACHE_TTL_HOURS",
+        24,
+        "How many hours after the origin last sent or confirmed it a response is kept and used at most.",
+        "a number above 0, or `inf`",
+        gt=0,
+    )
+    mode: Mode = _variable(
+        "MEDIA_CACHE_MODE",
+        "default",
+        "How requests use the cache: the Fetch standard's cache modes. `off`: as if this package were not there.",
+        "one of " + ", ".join(f"`{mode}`" for mode in MODES),
+    )
+    shared: bool = _variable(
+        "MEDIA_CACHE_SHARED",
+        True,
+        "Whether the cache serves many users (RFC 9111's shared cache), or only one and may keep `private` responses.",
+        "`true` or `false`",
+    )
+    stale_if_error: float | None = _variable(
+        "MEDIA_CACHE_STALE_IF_ERROR",
+        None,
+        "For how many seconds past its freshness a stored response may answer when the origin fails, where the "
+        "response does not forbid it.",
+        "a number, 0 or more, or `inf`",
+        shown="as the origin says",
+        ge=0,
+    )
+    max_entry_size_mb: int | None = _variable(
+        "MEDIA_CACHE_MAX_ENTRY_SIZE_MB",
+        None,
+        "The largest body that is kept, in MiB. Larger ones pass through.",
+        "a whole number, 1 or more",
+        shown="all that fits",
+        ge=1,
+    )
+    free_space_floor_mb: int = _variable(
+        "MEDIA_CACHE_FREE_SPACE_FLOOR_MB",
+        64,
+        "How much of the device, in MiB, the cache leaves free for others, whatever its bound.",
+        "a whole number, 0 or more",
+        ge=0,
+    )
+    fsync: bool = _variable(
+        "MEDIA_CACHE_FSYNC",
+        False,
+        "Whether the disk confirms each file that is stored, so that it survives a power failure. Storing gets slower.",
+        "`true` or `false`",
+    )
+    group: bool = _variable(
+        "MEDIA_CACHE_GROUP",
+        False,
+        "Whether all members of the folder's group may use the cache, and not its owner alone.",
+        "`true` or `false`",
+    )
+    signed_urls: bool = _variable(
+        "MEDIA_CACHE_SIGNED_URLS",
+        True,
+        "Whether URLs that differ only in a known signature (S3, GCS, Azure, CloudFront) share what is stored, always "
+        "validated under the new signature.",
+        "`true` or `false`",
+    )
+    seed: Path | None = _variable(
+        "MEDIA_CACHE_SEED",
+        None,
+        "A folder of files named as vLLM's built-in cache names them. They answer; the folder is only read.",
+        "the path of a folder",
+        shown="unset",
+    )
+
+    if not TYPE_CHECKING:  # the checker keeps the fields' own signature
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise SettingsError(_explain(error)) from None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is to be a cache at all."""
+        return self.path is not None and self.mode != "off"
+
+    @property
+    def options(self) -> CacheOptions:
+        return CacheOptions(
+            shared=self.shared,
+            mode=self.mode,
+            ttl=self.ttl_hours * 3600,
+            stale_if_error=self.stale_if_error,
+            signed_urls=self.signed_urls,
+        )
+
+
+def _explain(error: ValidationError) -> str:
+    allowed = {name: words for *names, _, _, words in _variables() for name in names}
+    complaints = []
+    for problem in error.errors(include_url=False):
+        name = str(problem["loc"][0])
+        complaints.append(f"{name}={problem['input']!r}: allowed is {allowed.get(name, 'no setting of this name')}")
+    return "; ".join(complaints).replace("`", "")
+
+
+def open_cache(settings: Settings | None = None) -> Cache | None:
+    """The cache that the settings (None: the environment) ask for; None when they ask for none.
+
+    :raises SettingsError: a value in the environment is not allowed.
+    """
+    settings = settings or Settings()
+    if not settings.enabled:
+        return None
+    from .cache import Cache
+
+    return Cache(open_storage(settings), settings.options)
+
+
+def open_storage(settings: Settings) -> FileStorage:
+    """The storage alone, as the settings describe it, whatever the mode.
+
+    :raises SettingsError: they name no folder.
+    """
+    if settings.path is None:
+        raise SettingsError("VLLM_MEDIA_CACHE is not set: no folder is named")
+    from .storage.files import FileStorage
+
+    return FileStorage(
+        settings.path,
+        max_size=settings.max_size_mb * MIB,
+        max_entry_size=None if settings.max_entry_size_mb is None else settings.max_entry_size_mb * MIB,
+        ttl=settings.ttl_hours * 3600,
+        free_space_floor=settings.free_space_floor_mb * MIB,
+        fsync=settings.fsync,
+        group=settings.group,
+    )
+
+
+def reference() -> str:
+    """The variables as a Markdown table."""
+    rows = ["| Variable | Default | What it sets | Allowed |", "| --- | --- | --- | --- |"]
+    rows += [
+        f"| `{variable}` | {shown} | {meaning} | {allowed} |" for _, variable, shown, meaning, allowed in _variables()
+    ]
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(reference())  # noqa: T201
