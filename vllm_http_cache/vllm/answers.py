@@ -1,0 +1,278 @@
+"""What vLLM gets instead of its clients' responses: as much of them as it uses, over a body of the cache."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import zlib
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import aiohttp
+import requests
+from multidict import CIMultiDict, CIMultiDictProxy
+from requests.structures import CaseInsensitiveDict
+from requests.utils import get_encoding_from_headers
+from yarl import URL
+
+if TYPE_CHECKING:
+    from ..rfc9111.message import Fields
+    from ..wire import AsyncBody, Body, Fetched
+    from .attempt import Attempt
+    from .hops import Hop
+
+__all__ = ["Answer", "AsyncAnswer", "adrain", "drain", "request_info"]
+
+GZIP = 0x1F  # the first octet
+PIECE = 256 * 1024  # octets decoded at once
+CHARSET = re.compile(r"""charset=["']?([\w.:-]+)""", re.IGNORECASE)
+DRAINED = 256 * 1024  # octets of an unwanted content that are read for it to be stored
+TURN = 1024 * 1024  # octets given without waiting before other tasks have their turn
+
+
+class Answer(requests.Response):
+    """A :class:`requests.Response` that reads a cache's answer."""
+
+    def __init__(self, hop: Hop, fetched: Fetched, attempt: Attempt) -> None:  # the base's would make a cookie jar
+        head = fetched.response
+        self._content: Any = False
+        self._content_consumed = False
+        self._next = None
+        self.status_code = head.status
+        self.headers = CaseInsensitiveDict()
+        for name, value in head.fields:
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self.raw = _Raw(fetched, attempt)
+        self.url = hop.url
+        self.encoding = get_encoding_from_headers(self.headers)
+        self.history = []
+        self.reason = head.reason
+
+
+class _Raw:
+    """As much of an urllib3 response as :class:`requests.Response` asks for."""
+
+    def __init__(self, fetched: Fetched, attempt: Attempt) -> None:
+        self._reading = _Reading(fetched, attempt)
+        self._body: Body = fetched.body
+
+    def stream(self, size: int | None, decode_content: bool) -> Generator[bytes, None, None]:
+        """The content in pieces of at most *size* octets, as they come."""
+        while data := self._body.read():
+            try:
+                for piece in self._reading.decoded(data):
+                    yield from _slices(piece, size)
+            except zlib.error as error:
+                raise requests.exceptions.ContentDecodingError(str(error)) from error
+        self._reading.end()
+        self.close()
+
+    def close(self) -> None:
+        if self._reading.unread_error:
+            with suppress(Exception):
+                drain(self._body)
+        self._body.close()
+
+    release_conn = close
+
+
+class AsyncAnswer:
+    """As much of an :class:`aiohttp.ClientResponse` as vLLM uses.
+
+    :param deadline: the loop's time at which a wait for octets ends in :class:`TimeoutError`; None: never.
+    """
+
+    method = "GET"
+
+    def __init__(self, hop: Hop, fetched: Fetched, attempt: Attempt, deadline: float | None) -> None:
+        head = fetched.response
+        self.status = head.status
+        self.reason = head.reason
+        self.url = URL(hop.url, encoded=True)
+        self.headers = _multidict(head.fields)
+        self._hop = hop
+        self._body: AsyncBody = fetched.body
+        self._reading = _Reading(fetched, attempt)
+        self._deadline = deadline
+        self._content: bytes | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status < 400
+
+    @property
+    def content(self) -> Self:
+        """Itself, in the part of an :class:`aiohttp.StreamReader`."""
+        return self
+
+    @property
+    def content_length(self) -> int | None:
+        length = self.headers.get("Content-Length", "")
+        return int(length) if length.isdecimal() else None
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("Content-Type", "application/octet-stream").partition(";")[0].strip().lower()
+
+    def raise_for_status(self) -> None:
+        """:raises aiohttp.ClientResponseError: the status is 400 or above."""
+        if not self.ok:
+            raise self._error(aiohttp.ClientResponseError, self.reason)
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        """The content in pieces, as they come.
+
+        :raises TimeoutError: the deadline is past.
+        """
+        loop, unwaited = asyncio.get_running_loop(), 0
+        while True:
+            if unwaited >= TURN:
+                unwaited = 0
+                await asyncio.sleep(0)
+            if self._deadline is not None and loop.time() > self._deadline:
+                raise TimeoutError
+            data = self._body.ready()
+            if data is None:
+                async with asyncio.timeout_at(self._deadline):
+                    data = await self._body.read()
+            if not data:
+                break
+            unwaited += len(data)
+            try:
+                for piece in self._reading.decoded(data):
+                    yield piece
+            except zlib.error as error:
+                raise aiohttp.ClientPayloadError(f"the content does not decode: {error}") from error
+        self._reading.end()
+        await self.aclose()
+
+    async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
+        """The content in pieces of at most *n* octets, as they come."""
+        async for piece in self.iter_any():
+            for part in _slices(piece, n):
+                yield part
+
+    async def read(self) -> bytes:
+        if self._content is None:
+            self._content = b"".join([piece async for piece in self.iter_any()])
+        return self._content
+
+    async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
+        charset = CHARSET.search(self.headers.get("Content-Type", ""))
+        return (await self.read()).decode(encoding or (charset[1] if charset else "utf-8"), errors)
+
+    async def json(
+        self,
+        *,
+        encoding: str | None = None,
+        loads: Callable[[str], Any] = json.loads,
+        content_type: str | None = "json",
+    ) -> Any:
+        """:raises aiohttp.ContentTypeError: the content is of another type than *content_type* (None: any will do)."""
+        if content_type is not None and content_type not in self.content_type:
+            raise self._error(aiohttp.ContentTypeError, f"unexpected mimetype: {self.content_type}")
+        text = (await self.text(encoding)).strip()
+        return loads(text) if text else None
+
+    async def aclose(self) -> None:
+        if self._reading.unread_error:
+            with suppress(Exception):
+                async with asyncio.timeout_at(self._deadline):
+                    await adrain(self._body)
+        await self._body.aclose()
+
+    def _error(self, kind: type[aiohttp.ClientResponseError], message: str) -> aiohttp.ClientResponseError:
+        return kind(request_info(self._hop), (), status=self.status, message=message, headers=self.headers)
+
+
+def request_info(hop: Hop) -> aiohttp.RequestInfo:
+    url = URL(hop.url, encoded=True)
+    return aiohttp.RequestInfo(url, "GET", _multidict(hop.request.fields), url)
+
+
+def drain(body: Body) -> None:
+    """Read what nobody wants: a redirect's content, an error's. What is not read is not stored."""
+    drained = 0
+    try:
+        while drained < DRAINED and (data := body.read()):
+            drained += len(data)
+    finally:
+        body.close()
+
+
+async def adrain(body: AsyncBody) -> None:
+    """The same for a task."""
+    drained = 0
+    try:
+        while drained < DRAINED and (data := await body.read()):
+            drained += len(data)
+    finally:
+        await body.aclose()
+
+
+class _Reading:
+    """The way of an answer's octets to vLLM: decodes and counts them."""
+
+    def __init__(self, fetched: Fetched, attempt: Attempt) -> None:
+        attempt.begin(fetched)
+        self._attempt = attempt
+        self._fetched = fetched
+        self._begun = False
+        codings = [c.strip().lower() for c in (fetched.response.fields.get("content-encoding") or "").split(",")]
+        self._inflating = [_Inflating() for c in codings if c in ("gzip", "x-gzip", "deflate")]
+
+    @property
+    def unread_error(self) -> bool:
+        """Whether this is an error that vLLM closes without a look at its content."""
+        return self._fetched.response.status >= 400 and not self._begun
+
+    def decoded(self, data: bytes) -> Iterator[bytes]:
+        """:raises zlib.error: it is not in its content coding."""
+        self._begun = True
+        pieces: Iterable[bytes] = (data,)
+        for inflating in self._inflating:
+            pieces = inflating.pieces(pieces)
+        for piece in pieces:
+            self._attempt.delivered += len(piece)
+            yield piece
+
+    def end(self) -> None:
+        """That was all. An answer without content is of no use to anybody: it is not kept."""
+        if self._attempt.fetched is self._fetched:
+            self._attempt.whole = True
+        if not self._attempt.delivered and self._fetched.response.status == 200:
+            self._fetched.refuse()
+
+
+class _Inflating:
+    """gzip, in any number of members, and deflate, in a zlib wrapping or, as some have it, bare."""
+
+    def __init__(self) -> None:
+        self._decoder: Any = None
+
+    def pieces(self, coded: Iterable[bytes]) -> Iterator[bytes]:
+        for data in filter(None, coded):
+            rest = data
+            while rest:
+                if self._decoder is None:
+                    wrapped = rest[0] == GZIP or rest[0] & 0x0F == 8
+                    self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32 if wrapped else -zlib.MAX_WBITS)
+                yield self._decoder.decompress(rest, PIECE)
+                rest = self._decoder.unconsumed_tail
+                if self._decoder.eof:
+                    rest = self._decoder.unused_data
+                    if rest[:1] != bytes((GZIP,)):
+                        break  # no part of the content
+                    self._decoder = None
+
+
+def _slices(data: bytes, size: int | None) -> Iterable[bytes]:
+    if size is None or len(data) <= size:
+        return (data,)
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+def _multidict(fields: Fields) -> CIMultiDictProxy[str]:
+    return CIMultiDictProxy(CIMultiDict(cast("Iterable[tuple[str, str]]", fields)))

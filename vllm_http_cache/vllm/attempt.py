@@ -1,0 +1,98 @@
+"""One loading of a media URL, as the connector and the connection under it both see it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextvars import ContextVar
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from ..rfc9111.target import redacted
+
+if TYPE_CHECKING:
+    from ..rfc9111.target import Target
+    from ..wire import Fetched
+
+__all__ = ["ATTEMPT", "Attempt", "not_cached", "was_forbidden", "was_stored"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What is to be loaded, and what came.
+
+    :param url: as the user wrote it; names files of vLLM's built-in cache.
+    :param domains: the hosts that media may come from; empty: all.
+    :param fresh: whether seeds have had their chance.
+    :param seeded: whether a seed answered.
+    :param fetched: the answer that vLLM was last given.
+    :param delivered: octets of it that vLLM has received, decoded.
+    :param whole: whether that is all of it.
+    """
+
+    url: str
+    domains: Collection[str] = ()
+    fresh: bool = False
+    seeded: bool = False
+    fetched: Fetched | None = None
+    delivered: int = 0
+    whole: bool = False
+
+    def check(self, target: Target) -> None:
+        """Hold one hop to the policy, before the cache or the network is asked.
+
+        :raises VLLMUnprocessableEntityError: media may not come from there. vLLM answers 422 and does not retry.
+        """
+        if self.domains and target.host not in self.domains:
+            allowed = ", ".join(sorted(self.domains))
+            raise _refused(f"The URL leads to {target.host}, which is none of the allowed domains: {allowed}", self.url)
+
+    def begin(self, fetched: Fetched) -> None:
+        """An answer goes to vLLM: count from here."""
+        self.fetched, self.delivered, self.whole = fetched, 0, False
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether another fetch may give other octets: these did not come from the origin just now."""
+        return self.seeded or (self.fetched is not None and was_stored(self.fetched))
+
+
+ATTEMPT: ContextVar[Attempt | None] = ContextVar("vllm_http_cache_attempt", default=None)
+
+
+def was_stored(fetched: Fetched) -> bool:
+    """Whether the octets of an answer were stored before."""
+    status = _status(fetched)
+    return "; hit" in status or "fwd-status=304" in status
+
+
+def was_forbidden(fetched: Fetched) -> bool:
+    """Whether the cache has nothing and may not ask (RFC 9111 section 5.2.1.7)."""
+    status = _status(fetched)
+    return fetched.response.status == HTTPStatus.GATEWAY_TIMEOUT and "; hit" not in status and "; fwd" not in status
+
+
+def not_cached(uri: str) -> Exception:
+    """Nothing is stored and the network may not be asked. vLLM answers 504 and does not retry."""
+    message = f"{redacted(uri)} is not in the media cache, and it may not be fetched (only-if-cached)"
+    try:
+        from vllm.exceptions import GracefulHTTPError
+    except ImportError:  # before vLLM 0.2x
+        return ValueError(message)
+    error: Exception = GracefulHTTPError(message, HTTPStatus.GATEWAY_TIMEOUT)
+    return error
+
+
+def _refused(message: str, url: str) -> Exception:
+    try:
+        from vllm.exceptions import VLLMUnprocessableEntityError
+    except ImportError:
+        return ValueError(message)
+    error: Exception = VLLMUnprocessableEntityError(message, parameter="image_url", value=url)
+    return error
+
+
+def _status(fetched: Fetched) -> str:
+    """What our cache says of an answer (RFC 9211): the last, after any other's."""
+    lines = fetched.response.fields.get_all("cache-status")
+    return lines[-1] if lines else ""

@@ -1,0 +1,149 @@
+"""Around vLLM's loading of a URL: what the cache needs to know of it, and the consumer's veto.
+
+Octets that do not decode drop what is stored of them and, where they had been stored before, are fetched once more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .attempt import ATTEMPT, Attempt
+
+__all__ = ["wrapped_load", "wrapped_load_async"]
+
+BAD_OCTETS = (  # how vLLM's errors begin for what is not the media it should be
+    "Failed to load image",
+    "Invalid or corrupted audio data",
+    "Invalid or unsupported audio file",
+    "Could not open video stream",
+    "Could not determine the number of video frames",
+)
+BAD_OCTETS_TYPES = ("UnidentifiedImageError", "LibsndfileError")  # raised as they are; by name, to import neither
+
+
+def wrapped_load(load: Callable[..., Any]) -> Callable[..., Any]:
+    """``MediaConnector.load_from_url`` through the cache."""
+
+    @functools.wraps(load)
+    def load_from_url(self: Any, url: str, media_io: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_http(url):
+            return load(self, url, media_io, *args, **kwargs)
+        with _loading(self, url, media_io) as loading:
+            try:
+                return load(self, url, media_io, *args, **kwargs)
+            except Exception as error:
+                if not loading.vetoed(error):
+                    raise
+            try:
+                return load(self, url, media_io, *args, **kwargs)
+            except Exception as error:
+                loading.vetoed(error)
+                raise
+
+    return load_from_url
+
+
+def wrapped_load_async(load: Callable[..., Any]) -> Callable[..., Any]:
+    """``MediaConnector.load_from_url_async`` through the cache."""
+
+    @functools.wraps(load)
+    async def load_from_url_async(self: Any, url: str, media_io: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_http(url):
+            return await load(self, url, media_io, *args, **kwargs)
+        with _loading(self, url, media_io) as loading:
+            try:
+                return await load(self, url, media_io, *args, **kwargs)
+            except Exception as error:
+                if not loading.vetoed(error):
+                    raise
+            try:
+                return await load(self, url, media_io, *args, **kwargs)
+            except Exception as error:
+                loading.vetoed(error)
+                raise
+
+    return load_from_url_async
+
+
+def _is_http(url: str) -> bool:
+    return url[:4].lower() == "http"
+
+
+@contextmanager
+def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
+    attempt = Attempt(url, getattr(connector, "allowed_media_domains", None) or ())
+    token = ATTEMPT.set(attempt)
+    holder: Any = media_io if hasattr(media_io, "decoded_budget") else getattr(media_io, "image_io", None)
+    budget = getattr(holder, "decoded_budget", None)
+    metered = None if budget is None else _Metered(budget)
+    if metered is not None:
+        holder.decoded_budget = metered
+    try:
+        yield _Loading(attempt, getattr(connector, "download_budget", None), metered)
+    finally:
+        if metered is not None:
+            holder.decoded_budget = budget
+        ATTEMPT.reset(token)
+
+
+class _Loading:
+    """One call of the connector, with the budgets it charges."""
+
+    def __init__(self, attempt: Attempt, downloads: Any, metered: _Metered | None) -> None:
+        self._attempt = attempt
+        self._downloads = downloads
+        self._metered = metered
+
+    def vetoed(self, error: Exception) -> bool:
+        """Drop what did not decode. Whether to fetch it once more; then nothing has been charged for it."""
+        attempt = self._attempt
+        if attempt.fetched is None or not attempt.whole or not is_undecodable(error):
+            return False
+        attempt.fetched.refuse()
+        if attempt.fresh or not attempt.repeatable:
+            return False
+        if self._downloads is not None:
+            with self._downloads._lock:
+                self._downloads.used = max(self._downloads.used - attempt.delivered, 0)
+        if self._metered is not None:
+            self._metered.refund()
+        attempt.fresh, attempt.seeded, attempt.fetched = True, False, None
+        return True
+
+
+class _Metered:
+    """A budget for decoded media that remembers what one load has charged, while others charge it too."""
+
+    def __init__(self, budget: Any) -> None:
+        self._budget = budget
+        self._charged = 0
+
+    def charge(self, size: int) -> None:
+        self._budget.charge(size)
+        self._charged += size
+
+    def settle(self, reserved: int, size: int) -> None:
+        self._budget.settle(reserved, size)
+        self._charged += size
+
+    def refund(self) -> None:
+        with self._budget._condition:
+            self._budget.used = max(self._budget.used - self._charged, 0)
+            self._budget._condition.notify_all()
+        self._charged = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._budget, name)
+
+
+def is_undecodable(error: BaseException) -> bool:
+    """Whether *error* says that octets are not the media they should be. A limit that is exceeded does not."""
+    text = str(error)
+    if "VLLM_" in text:
+        return False
+    if type(error).__name__ in BAD_OCTETS_TYPES:
+        return True
+    return isinstance(error, ValueError) and text.startswith(BAD_OCTETS)

@@ -1,0 +1,151 @@
+"""Fetches what vLLM asks its connection for: each hop of a chain of redirects through the cache."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import aiohttp
+import requests
+
+from ..wire import Caller, Fetched
+from .answers import Answer, AsyncAnswer, adrain, drain, request_info
+from .attempt import ATTEMPT, Attempt, not_cached, was_forbidden, was_stored
+from .hops import Hop, is_redirect
+from .seeds import Seeds
+from .sessions import Sessions, asend, send
+
+if TYPE_CHECKING:
+    from ..cache import Cache
+    from ..rfc9111.message import Request
+    from ..settings import Settings
+    from ..wire import Reply
+
+__all__ = ["Media"]
+
+REDIRECTS = 30  # followed, as requests has it
+REDIRECTS_ASYNC = 9  # as aiohttp has it
+GRACE = 1.0  # seconds for a stale answer when the time for the origin's is up
+
+
+class Media:
+    """vLLM's media by way of *cache*.
+
+    :param settings: those that the cache was opened with.
+    """
+
+    def __init__(self, cache: Cache, settings: Settings) -> None:
+        self.cache = cache
+        self.seeds = Seeds.of(settings)
+        self.network = Sessions()
+        self.clients = Sessions(cache)  # for those who want to ask one themselves
+
+    def get(self, url: str, hop: Hop, *, timeout: float | None = None, allow_redirects: bool = True) -> Answer:
+        """What requests' ``get`` of *url* gives, streaming; *hop* leads there. *timeout* in seconds, for each wait.
+
+        :raises requests.RequestException: as without the cache. :raises ValueError: no HTTP URL, or an ambiguous one.
+        :raises VLLMUnprocessableEntityError: media may not come from there.
+        :raises GracefulHTTPError: nothing is stored, and the network may not be asked.
+        """
+        leg = _Leg(self, ATTEMPT.get() or Attempt(url), hop, timeout)
+        caller = Caller(timeout, requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)
+        while True:
+            leg.check()
+            fetched = self.cache.fetch(leg.hop.request, leg.send, caller)
+            if was_forbidden(fetched):
+                fetched = leg.instead(leg.seed(leg.hop.request))
+            if not (allow_redirects and is_redirect(fetched.response)):
+                return Answer(leg.hop, fetched, leg.attempt)
+            drain(fetched.body)
+            if leg.redirects == REDIRECTS:
+                raise requests.TooManyRedirects(f"Exceeded {REDIRECTS} redirects.")
+            leg = leg.following(fetched)
+
+    async def aget(
+        self, url: str, hop: Hop, *, timeout: float | None = None, allow_redirects: bool = True
+    ) -> AsyncAnswer:
+        """What aiohttp's ``get`` gives. *timeout* in seconds, for all of it, content included.
+
+        :raises aiohttp.ClientError: as without the cache. :raises TimeoutError: not in time.
+        :raises Exception: otherwise as :meth:`get`.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout if timeout else None
+        leg = _Leg(self, ATTEMPT.get() or Attempt(url), hop, timeout, deadline)
+        while True:
+            leg.check()
+            left = None if deadline is None else max(deadline - clock(), 0.0)
+            caller = Caller(left, TimeoutError, aiohttp.ClientPayloadError)
+            async with asyncio.timeout_at(None if deadline is None else deadline + GRACE):
+                fetched = await self.cache.afetch(leg.hop.request, leg.asend, caller)
+                if was_forbidden(fetched):
+                    fetched = leg.instead(await leg.aseed(leg.hop.request))
+            if not (allow_redirects and is_redirect(fetched.response)):
+                if deadline is not None and clock() > deadline:
+                    deadline += GRACE
+                return AsyncAnswer(leg.hop, fetched, leg.attempt, deadline)
+            async with asyncio.timeout_at(deadline):
+                await adrain(fetched.body)
+            if leg.redirects == REDIRECTS_ASYNC:
+                raise aiohttp.TooManyRedirects(request_info(leg.hop), ())
+            leg = leg.following(fetched)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leg:
+    """One hop on its way. Its *send* may be called long after the next hop has begun."""
+
+    media: Media
+    attempt: Attempt
+    hop: Hop
+    timeout: float | None
+    deadline: float | None = None
+    redirects: int = 0
+    led_by: Fetched | None = None
+
+    def check(self) -> None:
+        """Hold it to the policy. What redirects where it must not is of no use.
+
+        :raises VLLMUnprocessableEntityError: media may not come from there.
+        """
+        try:
+            self.attempt.check(self.hop.target)
+        except Exception:
+            if self.led_by is not None and not was_stored(self.led_by):
+                self.led_by.refuse()
+            raise
+
+    def following(self, fetched: Fetched) -> _Leg:
+        """:raises ValueError: the redirect leads to no HTTP URL, or to an ambiguous one."""
+        return replace(self, hop=self.hop.following(fetched.response), redirects=self.redirects + 1, led_by=fetched)
+
+    def send(self, sent: Request) -> Reply:
+        return self.seed(sent) or send(self.media.network, self.hop, sent, self.timeout)
+
+    async def asend(self, sent: Request) -> Reply:
+        seed = await self.aseed(sent)
+        return seed or await asend(self.media.network, self.hop, sent, self.timeout, self.deadline)
+
+    def seed(self, sent: Request) -> Reply | None:
+        if self.led_by is not None or self.attempt.fresh:
+            return None
+        reply = self.media.seeds.reply(self.attempt.url, sent)
+        self.attempt.seeded = reply is not None
+        return reply
+
+    async def aseed(self, sent: Request) -> Reply | None:
+        if self.led_by is not None or self.attempt.fresh:
+            return None
+        reply = await self.media.seeds.areply(self.attempt.url, sent)
+        self.attempt.seeded = reply is not None
+        return reply
+
+    def instead(self, reply: Reply | None) -> Fetched:
+        """A seed's answer where the network may not be asked.
+
+        :raises GracefulHTTPError: there is none.
+        """
+        if reply is None:
+            raise not_cached(self.hop.request.uri)
+        return Fetched(reply.response, reply.source)
