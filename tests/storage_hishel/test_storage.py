@@ -21,7 +21,8 @@ from tests.core.memory import MemoryStorage
 from tests.storage.helpers import MIB, key, response
 from tests.storage_hishel.conftest import Clock
 from vllm_http_cache.rfc9111.message import BodyRef, StoredResponse
-from vllm_http_cache.storage.hishel import GRACE, HishelStorage
+from vllm_http_cache.storage.hishel import HishelStorage
+from vllm_http_cache.storage.hishel.theirs import GRACE
 from vllm_http_cache.storage.protocol import BodyDamaged, Record, Storage
 
 KEY = key("contract")
