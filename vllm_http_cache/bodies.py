@@ -119,7 +119,10 @@ class DownloadSupply:
         self._reader = reader
 
     def take(self, *, wait: bool = True) -> bytes | None:
-        return self.download.take(self._reader, wait=wait)
+        try:
+            return self.download.take(self._reader, wait=wait)
+        except BodyDamaged as damage:
+            raise Broken(str(damage)) from damage
 
     def wait(self, caller: Caller) -> None:
         self.download.wait(self._reader, caller)
@@ -197,7 +200,8 @@ class _Body:
         self._stored = stored
         self._resume = resume  # None: the supply's failure is this caller's own
         self._given = 0
-        self._rest: Any = None
+        self._rest: Any = None  # the body of the request that goes on
+        self._failed: Exception | None = None
 
     def _end(self) -> None:
         if self._supply is not None:
@@ -205,7 +209,9 @@ class _Body:
             self._supply = None
 
     def _error(self, broken: Broken) -> Exception:
-        return broken.error or self._caller.broken(str(broken))
+        """The client's own error: from now on, whatever is asked of this body."""
+        self._failed = broken.error or self._caller.broken(str(broken))
+        return self._failed
 
     def _continues(self, fetched: Fetched) -> bool:
         """Whether another answer goes on with the same representation."""
@@ -242,6 +248,8 @@ class CachedBody(_Body):
             if not data:
                 self._end()
             return data
+        if self._failed is not None:
+            raise self._failed
         return bytes(self._rest.read()) if self._rest is not None else b""
 
     def _go_on(self, broken: Broken) -> bytes:
@@ -286,12 +294,14 @@ class AsyncCachedBody(_Body):
             if not data:
                 self._end()
             return data
+        if self._failed is not None:
+            raise self._failed
         return bytes(await self._rest.read()) if self._rest is not None else b""
 
     def ready(self) -> bytes | None:
         """The next chunk if it is there without waiting (empty at the end), otherwise None."""
         if self._supply is None:
-            return b"" if self._rest is None else None
+            return b"" if self._rest is self._failed is None else None
         try:
             data = self._supply.take(wait=False)
         except (Broken, BlockingIOError):

@@ -141,8 +141,9 @@ def test_damage_without_a_strong_validator_is_the_callers_error(cache: Cache, st
     fetch(cache, origin)
     fetched = cache.fetch(get(), origin.send)
     storage.damaged_from = len(fetched.body.read())
-    with pytest.raises(ConnectionError):
-        fetched.body.read()
+    for _ in range(2):  # a body that has failed does not end as if it were whole
+        with pytest.raises(ConnectionError):
+            fetched.body.read()
 
 
 def test_no_room_passes_the_response_through(cache: Cache, storage: MemoryStorage) -> None:
