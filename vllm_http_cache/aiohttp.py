@@ -266,7 +266,7 @@ class _Source:
             return data
         content = self._response.content
         protocol: Any = self._response.connection and self._response.connection.protocol
-        closed = getattr(protocol, "closed", None)  # a future, in aiohttp after 3.12.0
+        closed = getattr(protocol, "closed", None)  # a future, from aiohttp 3.12.7 on
 
         def cut(closed: asyncio.Future[None]) -> None:
             """A session that closes leaves readers of its connections waiting for ever."""

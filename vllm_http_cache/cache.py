@@ -102,8 +102,9 @@ class Cache:
     def _hand_out(self, hit: Hit, kind: Callable[..., Any], caller: Caller, resume: Callable[[], Any]) -> Fetched:
         if self.metrics is not None:
             self.metrics.answered("hit", None, hit.reader.length)
-        drop = partial(self.drop_body, hit.key, hit.ref)
-        return Fetched(hit.response, kind(StoredSupply(hit.reader, drop), caller, hit.stored, resume), refuse=drop)
+        drop = partial(self.drop, hit.stored.uri, hit.key, hit.ref)
+        supply = StoredSupply(hit.reader, partial(drop, "damaged"))
+        return Fetched(hit.response, kind(supply, caller, hit.stored, resume), refuse=partial(drop, "refused"))
 
     def forget(self, uri: str) -> None:
         """Drop all that is stored for *uri*."""
@@ -268,8 +269,11 @@ class Cache:
         """Put a response whose body is committed on record."""
         self._swap(key, lambda responses: merged(responses, stored))
 
-    def drop_body(self, key: str, body: BodyRef) -> None:
-        """Drop the response that has this body."""
+    def drop(self, uri: str, key: str, body: BodyRef, why: str) -> None:
+        """Drop the response that has this body; *why*: ``damaged``, or ``refused`` by its consumer."""
+        log.info("dropped what was stored of %s: %s", redacted(uri), why)
+        if self.metrics is not None:
+            self.metrics.evicted(why)
         self._swap(key, lambda responses: tuple(r for r in responses if r.body is None or r.body.name != body.name))
 
     def _swap(self, key: str, change: Callable[[tuple[StoredResponse, ...]], tuple[StoredResponse, ...]]) -> None:

@@ -5,6 +5,7 @@ What a step does is the same for threads and for tasks, but for how they wait.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from .downloads import CHUNK, Download
 from .flights import Seat
 from .loops import TaskBell, ThreadBell
 from .rfc9111.message import Fields, StoredResponse
+from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
 from .storage.protocol import BodyDamaged, BodyWriter
 from .wire import AsyncSend, Caller, Fetched, Reply, Send
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from .storage.protocol import Record
 
 __all__ = ["Course"]
+
+log = logging.getLogger("vllm_http_cache")
 
 
 class Course:
@@ -68,7 +72,7 @@ class Course:
                 if (ref := stored.body) is None or (reader := storage.open_body(ref, wait=wait)) is None:
                     self._cache.change(key, ((stored, None),))
                     return None
-                self._supply = StoredSupply(reader, lambda: self._cache.drop_body(key, ref))
+                self._supply = StoredSupply(reader, lambda: self._cache.drop(stored.uri, key, ref, "damaged"))
                 return self._supply
             case steps.Change(key, changes):
                 self._cache.change(key, changes)
@@ -233,6 +237,8 @@ class Course:
             supply = self._supply
         if isinstance(supply, StoredSupply) and outcome.span is not None:
             supply.cut(*outcome.span)
+        if outcome.status.detail is not None:
+            log.info("%s: %s, answered %d", redacted(self._request.uri), outcome.status.detail, outcome.response.status)
         self._count(_outcome(outcome), outcome.status, 0 if self._led else supply.length or 0)
         continuable = stored is not None and outcome.response.status == stored.status
         body = kind(supply, self._caller, stored, resume if continuable and not self._led else None)
@@ -249,13 +255,13 @@ class Course:
             )
 
     def _veto(self, stored: StoredResponse | None, supply: Supply) -> Callable[[], None]:
-        cache, key = self._cache, self._key
+        cache, key, uri = self._cache, self._key, self._request.uri
 
         def refuse() -> None:
             own = stored.body if stored else None
             ref = supply.download.ref if isinstance(supply, DownloadSupply) else own
             if ref is not None:
-                cache.drop_body(key, ref)
+                cache.drop(uri, key, ref, "refused")
             elif isinstance(supply, ForeignSupply):
                 cache.storage.forget(key)
 

@@ -207,13 +207,13 @@ class _Raw(HTTPResponse):
             headers=_raw_headers(head.fields),
             status=head.status,
             version=11,
-            version_string="HTTP/1.1",
             reason=head.reason,
             preload_content=False,
             decode_content=False,
             original_response=cast("Any", _Original(file, head.fields)),
             request_method=method,
         )
+        self.version_string = "HTTP/1.1"
         self.chunked = False  # whatever the origin's framing was
 
     def stream(self, amt: int | None = 2**16, decode_content: bool | None = None) -> Generator[bytes, None, None]:

@@ -127,7 +127,8 @@ class Settings(BaseSettings):
     seed: Path | None = _variable(
         "MEDIA_CACHE_SEED",
         None,
-        "A folder of files named as vLLM's built-in cache names them. They answer; the folder is only read.",
+        "In vLLM: a folder of files named as its built-in cache names them. They answer where nothing better is stored, "
+        "in place of the origin; the folder is only read.",
         "the path of a folder",
         shown="unset",
     )
@@ -174,8 +175,9 @@ def open_cache(settings: Settings | None = None) -> Cache | None:
     if not settings.enabled:
         return None
     from .cache import Cache
+    from .metrics import default
 
-    return Cache(open_storage(settings), settings.options)
+    return Cache(open_storage(settings), settings.options, metrics=default())
 
 
 def open_storage(settings: Settings) -> FileStorage:
