@@ -252,13 +252,13 @@ class Download:
         self._end(error)
 
     def _end(self, error: Broken | None) -> None:
+        if self._seat is not None:  # first: a reader who knows the end may ask for the same again
+            self._seat.finish() if error is None else self._seat.abandon()
         with self._lock:
             self._ended, self._error = True, error
             self._ring(self._readers)
             if not self._readers:
                 self._written.close()
-        if self._seat is not None:
-            self._seat.finish() if error is None else self._seat.abandon()
         if self._count is not None:
             self._count(self._received - self._prefix)
 

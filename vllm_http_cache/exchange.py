@@ -89,7 +89,7 @@ def revalidate(request: Request, options: CacheOptions) -> Exchange:
     request = unconditional(request)
     key = cache_key(request.uri, options)
     settled = False
-    while True:
+    for _ in range(ROUNDS):
         responses, now = yield LookUp(key)
         decision = select(request, responses, now, options)
         if not (isinstance(decision, Reuse) and decision.validate_later):
@@ -99,9 +99,9 @@ def revalidate(request: Request, options: CacheOptions) -> Exchange:
         came = yield Enter(flight_key(key, request, responses))
         if isinstance(came, Joined):
             yield Leave(came.body)
-        if not isinstance(came, Lead | Alone):
             return None
-        settled = True
+        settled = isinstance(came, Lead | Alone)
+    return None
 
 
 def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchange:

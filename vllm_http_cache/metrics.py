@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Gauge
 
 __all__ = ["Metrics", "default"]
 
@@ -31,17 +31,12 @@ class Metrics:
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+        from prometheus_client import REGISTRY, Counter, Histogram
 
         registry = registry or REGISTRY
 
         def counter(name: str, meaning: str, *labels: str) -> _Children:
             return _Children(Counter(f"vllm_http_cache_{name}", meaning, labels, registry=registry).labels)
-
-        def gauge(name: str, meaning: str) -> Gauge:
-            # Processes share a folder: the latest that one of them saw is right, a sum is not.
-            name = f"vllm_http_cache_{name}"
-            return Gauge(name, meaning, registry=registry, multiprocess_mode="mostrecent")
 
         self._requests = counter(
             "requests",
@@ -59,8 +54,9 @@ class Metrics:
             buckets=HEAD_SECONDS,
             registry=registry,
         )
-        self._held_bytes = gauge("held_bytes", "Octets that the storage occupies.")
-        self._held_entries = gauge("held_entries", "Stored responses in the storage.")
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._held: tuple[Gauge, Gauge] | None = None
 
     def answered(self, outcome: Outcome, forward: str | None = None, octets_from_cache: int = 0) -> None:
         """A caller has its answer. *forward*: why the request was forwarded (RFC 9211 section 2.2), if it was."""
@@ -90,8 +86,23 @@ class Metrics:
 
     def holds(self, octets: int, entries: int) -> None:
         """What the storage occupies now."""
-        self._held_bytes.set(octets)
-        self._held_entries.set(entries)
+        for gauge, value in zip(self._gauges(), (octets, entries), strict=True):
+            gauge.set(value)
+
+    def _gauges(self) -> tuple[Gauge, Gauge]:
+        """Made when they are first set: until then they would say 0."""
+        from prometheus_client import Gauge
+
+        def gauge(name: str, meaning: str) -> Gauge:
+            # Processes share a folder: the latest that one of them saw is right, a sum is not.
+            name = f"vllm_http_cache_{name}"
+            return Gauge(name, meaning, registry=self._registry, multiprocess_mode="mostrecent")
+
+        with self._lock:
+            if self._held is None:
+                octets = gauge("held_bytes", "Octets that the storage occupies.")
+                self._held = octets, gauge("held_entries", "Stored responses in the storage.")
+            return self._held
 
 
 class _Children(dict[tuple[str, ...], Any]):

@@ -135,11 +135,11 @@ class PumpedDownload(Download):
             end = self._finish if error is None else partial(self._fail, error)
             with anyio.CancelScope(shield=True):
                 try:
+                    with suppress(Exception):
+                        await self._source.aclose()
                     await in_thread(end)
                 finally:
                     end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun
-                    with suppress(Exception):
-                        await self._source.aclose()
 
     async def _wait_for_room(self) -> None:
         while self._received - self._tail_start >= TAIL:

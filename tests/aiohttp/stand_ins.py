@@ -15,7 +15,19 @@ from vllm_http_cache.rfc9111.message import Fields, Request, Response
 from vllm_http_cache.rfc9111.options import CacheOptions
 from vllm_http_cache.wire import AsyncSend, Caller, Fetched, Reply
 
-__all__ = ["STATUS", "Body", "Part", "Script", "eventually", "run", "session_on", "stored", "whole"]
+__all__ = [
+    "STATUS",
+    "Body",
+    "Part",
+    "Script",
+    "eventually",
+    "passing",
+    "reading",
+    "run",
+    "session_on",
+    "stored",
+    "whole",
+]
 
 T = TypeVar("T")
 Part = bytes | float | asyncio.Event | Exception
@@ -93,6 +105,30 @@ async def whole(reply: Reply) -> bytes:
         return b"".join(chunks)
     finally:
         await reply.source.aclose()
+
+
+def passing() -> Script:
+    """A cache that has no use for anything."""
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        reply = await send(request)
+        fields = Fields((*reply.response.fields, STATUS))
+        return Fetched(Response(reply.response.status, fields), reply.source, reply.native)
+
+    return Script(afetch)
+
+
+def reading(replies: list[tuple[Reply, bytes]], times: int = 1) -> Script:
+    """A cache that reads every body itself, *times* times over."""
+
+    async def afetch(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        for _ in range(times):
+            reply = await send(request)
+            replies.append((reply, await whole(reply)))
+        reply, body = replies[-1]
+        return Fetched(Response(reply.response.status, Fields((*reply.response.fields, STATUS))), Body([body]))
+
+    return Script(afetch)
 
 
 async def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
