@@ -141,6 +141,7 @@ class Course:
 
     def create(self, step: steps.Store) -> BodyWriter | None:
         """Room for the arriving body, with the octets of the stored part in it already where it completes one."""
+        self._key = step.key
         if not (step.arrived.framed or self._cache.options.store_unframed):
             return None
         prefix = _prefix(step)

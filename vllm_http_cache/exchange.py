@@ -19,6 +19,7 @@ from .rfc9111.message import Fields, Request, Response, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.responding import gateway_timeout, respond
 from .rfc9111.selecting import Ask, Refuse, Reuse, is_answerable, select
+from .rfc9111.storing import storable, stored_response
 from .rfc9111.target import cache_key, flight_key
 from .rfc9111.validating import conditional, unconditional
 from .steps import (
@@ -131,12 +132,15 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
                     status = replace(status, stored=True)
                     response = respond(request, stored, came.response_time)[0] if part else came.response
                     return _told(response, status, body, stored=stored, shareable=shareable)
-            case Freshen(changes, selected, shareable):
-                yield Change(key, changes)
-                if selected is None:
-                    return _passed(came, status)
                 yield Discard(came)
+            case Freshen(changes, None):
+                yield Change(key, changes)
+                return _passed(came, status)
+            case Freshen(changes, StoredResponse() as selected, shareable):
+                # Opened first: what changes may be that nothing is stored any longer.
                 answer = yield from _answer_from(selected, request, key, came.response_time, status)
+                yield Change(key, changes)
+                yield Discard(came)
                 if answer is not None:
                     return replace(answer, shareable=shareable)
             case UseStale(stored):
@@ -164,14 +168,23 @@ def _answer_from(
 
 
 def _write_through(request: Request, options: CacheOptions) -> Exchange:
-    """Forward a request that a cache may not answer, and forget what it changed (RFC 9111 sections 4 and 4.4)."""
+    """Forward a request that a cache may not answer, and forget what it changed (RFC 9111 sections 4 and 4.4).
+
+    What a POST answers may be what a later GET would (RFC 9110 section 9.3.3).
+    """
     came = yield Forward(request)
     if isinstance(came, Failed) or options.mode == "off":
         return came if isinstance(came, Failed) else Answer(came.response, body=came.source, arrived=came)
     for uri in invalidated(request, came.response):
         yield Forget(cache_key(uri, options))
     why = "bypass" if request.method in ("GET", "HEAD") else "method"
-    return _passed(came, CacheStatus(forward=why, forward_status=came.response.status))
+    status = CacheStatus(forward=why, forward_status=came.response.status)
+    if request.method == "POST" and storable(request, came.response, options):
+        stored = stored_response(request, came.response, came.request_time, came.response_time, options)
+        held = yield Store(cache_key(request.uri, options), stored, came, shareable=False)
+        if held is not None and held[1]:
+            return _told(came.response, replace(status, stored=True), held[0], stored=stored)
+    return _passed(came, status)
 
 
 def _passed(came: Arrived, status: CacheStatus) -> Answer:

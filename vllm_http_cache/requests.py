@@ -262,7 +262,7 @@ def _caller(
 def _reply(response: requests.Response) -> Reply:
     raw = cast("HTTPResponse", response.raw)
     fields = Fields((_text(name), _text(value)) for name, value in raw.headers.items())
-    framed = raw.chunked or raw.length_remaining is not None
+    framed = "transfer-encoding" in raw.headers or raw.length_remaining is not None  # (RFC 9112 section 8)
     return Reply(Response(response.status_code, fields, response.reason or ""), _Source(response), response, framed)
 
 

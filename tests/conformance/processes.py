@@ -33,9 +33,14 @@ def server(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = No
 
 
 @contextmanager
-def gateway(client: str, origin: int, cache: str) -> Iterator[int]:
-    """:mod:`.proxy` with this client in front of the origin at this port; its own port."""
+def gateway(client: str, origin: int, cache: str, *, show: bool = False) -> Iterator[int]:
+    """:mod:`.proxy` with this client in front of the origin at this port; its own port.
+
+    :param show: the client's errors on standard error; many tests are about an origin that fails.
+    """
     arguments = ["--client", client, "--origin", f"http://127.0.0.1:{origin}", "--cache", cache]
+    if show:
+        arguments.append("--show")
     with TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "tests.conformance.proxy", *arguments, "--folder", folder]
         with server(command, ROOT) as port:

@@ -176,9 +176,10 @@ CLIENTS = {"httpx": with_httpx, "aiohttp": with_aiohttp, "requests": with_reques
 class Gateway:
     """Takes requests, forwards them to *origin*, and gives back what comes."""
 
-    def __init__(self, origin: str, forward: Forward) -> None:
+    def __init__(self, origin: str, forward: Forward, *, show: bool) -> None:
         self._origin = origin
         self._forward = forward
+        self._show = show
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError), closing(writer):
@@ -201,7 +202,8 @@ class Gateway:
                 begun = True
                 await _give(answer, sent.method, writer, close=close)
         except Exception as error:
-            print(f"{sent.method!r} {sent.target!r}: {error!r}", file=sys.stderr, flush=True)
+            if self._show:
+                print(f"{sent.method!r} {sent.target!r}: {error!r}", file=sys.stderr, flush=True)
             if begun:
                 return False
             body = repr(error).encode()
@@ -238,12 +240,12 @@ async def _cache(folder: Path, *, shared: bool) -> AsyncIterator[Cache]:
         yield cache
 
 
-async def _run(client: str, origin: str, kind: str, folder: Path) -> None:
+async def _run(client: str, origin: str, kind: str, folder: Path, *, show: bool) -> None:
     async with AsyncExitStack() as stack:
         plain = kind == "none"
         cache = None if plain else await stack.enter_async_context(_cache(folder, shared=kind == "shared"))
         forward = await stack.enter_async_context(CLIENTS[client](cache))
-        server = await asyncio.start_server(Gateway(origin, forward).serve, "127.0.0.1", 0, backlog=1024)
+        server = await asyncio.start_server(Gateway(origin, forward, show=show).serve, "127.0.0.1", 0, backlog=1024)
         async with server:
             print(server.sockets[0].getsockname()[1], flush=True)
             await asyncio.to_thread(sys.stdin.read)
@@ -255,8 +257,9 @@ def main() -> None:
     parser.add_argument("--origin", required=True, help="where requests go: http://HOST:PORT")
     parser.add_argument("--cache", choices=("shared", "private", "none"), default="shared")
     parser.add_argument("--folder", type=Path, required=True, help="where the cache's files go")
+    parser.add_argument("--show", action="store_true", help="tell the client's errors")
     chosen = parser.parse_args()
-    asyncio.run(_run(chosen.client, chosen.origin, chosen.cache, chosen.folder))
+    asyncio.run(_run(chosen.client, chosen.origin, chosen.cache, chosen.folder, show=chosen.show))
 
 
 if __name__ == "__main__":

@@ -97,5 +97,8 @@ def _install(folder: Path) -> None:
         whole = Path(partial) / "whole"
         whole.mkdir()
         (Path(partial) / "node_modules").rename(whole / "node_modules")
-        if not folder.exists():
+        try:
             whole.rename(folder)
+        except OSError:
+            if not folder.exists():  # otherwise another run was faster
+                raise

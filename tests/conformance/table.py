@@ -39,22 +39,30 @@ class Table:
                 for line in csv.DictReader(lines, delimiter="\t"):
                     self.rows[line["id"]] = Row(line["kind"], {name: line[name] for name in COLUMNS}, line["why"])
 
-    def differences(self, name: str, results: Mapping[str, str]) -> list[str]:
-        """Where results (empty: passed) are not those expected in this column, and why that will not do."""
-        found = []
+    def worse(self, name: str, results: Mapping[str, str]) -> set[str]:
+        """What failed and is expected to pass."""
+        rows = self.rows
+        return {
+            test for test, wrong in results.items() if wrong and test in rows and rows[test].results[name] == "pass"
+        }
+
+    def differences(self, name: str, results: Mapping[str, str]) -> dict[str, str]:
+        """Which results (empty: passed) are not those expected in this column, and why that will not do."""
+        found: dict[str, str] = {}
         for test, wrong in results.items():
             row = self.rows.get(test)
             expected = row.results[name] if row else NOT_RUN
             if row is None or expected == NOT_RUN:
-                found.append(f"{test}: new, record it{f' ({wrong})' if wrong else ''}")
+                found[test] = f"new, record it{f' ({wrong})' if wrong else ''}"
             elif wrong and expected == "pass":
-                found.append(f"{test}: got worse: {wrong}")
+                found[test] = f"got worse: {wrong}"
             elif not wrong and expected == "fail":
-                found.append(f"{test}: got better, record it")
+                found[test] = "got better, record it"
             elif wrong and row.kind != "check" and not row.why:
-                found.append(f"{test}: fails, and the table does not say why: {wrong}")
-        expected_ones = (test for test, row in self.rows.items() if row.results[name] != NOT_RUN)
-        found += [f"{test}: was not run, record it" for test in expected_ones if test not in results]
+                found[test] = f"fails, and the table does not say why: {wrong}"
+        for test, row in self.rows.items():
+            if row.results[name] != NOT_RUN and test not in results:
+                found[test] = "was not run, record it"
         return found
 
     def record(self, name: str, kinds: Mapping[str, str], results: Mapping[str, str]) -> None:
@@ -64,6 +72,9 @@ class Table:
             row.kind = kind
         for test, row in self.rows.items():
             row.results[name] = NOT_RUN if test not in results else "fail" if results[test] else "pass"
+        self.save()
+
+    def save(self) -> None:
         with self._path.open("w", newline="") as lines:
             writer = csv.writer(lines, delimiter="\t", lineterminator="\n")
             writer.writerow(["id", "kind", *COLUMNS, "why"])

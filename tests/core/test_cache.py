@@ -212,6 +212,26 @@ def test_unsafe_methods_go_through_and_invalidate(cache: Cache) -> None:
     assert len(origin) == 3
 
 
+def test_a_304_that_forbids_storing_is_answered_with_what_was_stored(
+    cache: Cache, storage: MemoryStorage, clock: Clock
+) -> None:
+    origin = Origin(ok(cache_control="max-age=1", etag='"1"'))
+    fetch(cache, origin)
+    clock.now += 2
+    origin.answer = lambda _: (304, {"ETag": '"1"', "Cache-Control": "no-store"}, [])
+    assert fetch(cache, origin) == b"body" and len(origin) == 2
+    assert storage.records == {} and nothing_left(cache, storage)
+
+
+def test_what_a_post_answers_may_answer_a_get(cache: Cache) -> None:
+    origin = Origin(ok(cache_control="max-age=60", content_location=get().uri))
+    posted = cache.fetch(Request("POST", get().uri), origin.send)
+    assert whole(posted) == b"body" and "stored" in status(posted)
+    assert fetch(cache, origin) == b"body" and len(origin) == 1
+    posted.refuse()
+    assert fetch(cache, origin) == b"body" and len(origin) == 2
+
+
 def test_a_get_with_content_goes_through(cache: Cache) -> None:
     origin = Origin(ok(cache_control="max-age=60"))
     for _ in range(2):
