@@ -5,9 +5,7 @@ Importing this package loads none of its parts; each name is loaded when it is f
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as checkers know it; importing typing takes longer than all of this
 if TYPE_CHECKING:
     from .cache import Cache as Cache
     from .rfc9111.options import CacheOptions as CacheOptions
@@ -27,9 +25,12 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     try:
         home = _HOMES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(import_module(home, __name__), name)
+    from importlib import import_module
+
+    found: object = getattr(import_module(home, __name__), name)
+    return found

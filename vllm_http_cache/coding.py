@@ -20,6 +20,7 @@ class CodingCheck:
     def __init__(self) -> None:
         self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: gzip or zlib, as the header says
         self._octets = 0
+        self._bare = False
         self._damaged = False
 
     def feed(self, data: bytes) -> None:
@@ -30,8 +31,12 @@ class CodingCheck:
             try:
                 self._octets += len(self._decoder.decompress(data, OUTPUT))
             except zlib.error:
-                self._damaged = True
-                return
+                if self._octets or self._bare:
+                    self._damaged = True
+                    return
+                self._bare = True  # deflate without its zlib wrapper, which clients decode too
+                self._decoder = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+                continue
             data = self._decoder.unconsumed_tail or self._decoder.unused_data
             self._damaged = self._octets > LIMIT
 

@@ -421,6 +421,18 @@ def test_a_cache_serves_one_event_loop_after_another(cache: Cache) -> None:
     assert len(origin) == 1
 
 
+def test_a_loop_that_ends_with_its_body_leaves_no_flight(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+
+    async def take_the_last_octet_and_go(number: int) -> None:
+        fetched = await cache.afetch(get(f"http://origin.test/{number}"), origin.asend)
+        await fetched.body.read()
+
+    for number in range(50):
+        asyncio.run(take_the_last_octet_and_go(number))
+        assert len(cache.flights) == 0 and storage.open_writers == 0
+
+
 def test_a_forked_child_leads_its_own_flights(cache: Cache) -> None:
     origin = Origin(ok(cache_control="max-age=60"))
     origin.held.clear()

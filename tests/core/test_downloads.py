@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import zlib
 from collections.abc import Iterable
 
 import anyio
@@ -166,6 +167,17 @@ def test_an_unfinished_content_coding_reaches_the_reader_and_is_not_kept(kept: K
         kept.refs.clear()
         download = kept.pulled(Source([data]), len(data), CodingCheck())
         assert read_all(download, attached(download)) == data
+        assert kept.bodies == bodies
+
+
+@pytest.mark.parametrize("wbits", [zlib.MAX_WBITS, -zlib.MAX_WBITS])
+def test_deflate_is_whole_with_and_without_its_wrapper(kept: Kept, wbits: int) -> None:
+    coder = zlib.compressobj(wbits=wbits)
+    data = coder.compress(b"hello" * 1000) + coder.flush()
+    for octets, bodies in ((data[:-5], []), (data, [data])):
+        kept.refs.clear()
+        download = kept.pulled(Source([octets]), len(octets), CodingCheck())
+        read_all(download, attached(download))
         assert kept.bodies == bodies
 
 

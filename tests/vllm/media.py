@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import wave
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 from PIL import Image
+from vllm.connections import global_http_connection as connection
 from vllm.multimodal.media import MediaConnector
 
 __all__ = ["Fetch", "clip", "picture", "sound"]
@@ -55,14 +57,14 @@ class Fetch:
 
     def on(self, connector: MediaConnector, kind: str, url: str) -> Any:
         if self.asynchronous:
-            return asyncio.run(getattr(connector, f"fetch_{kind}_async")(url))
+            return _run(getattr(connector, f"fetch_{kind}_async")(url))
         return getattr(connector, f"fetch_{kind}")(url)
 
     def load(self, url: str, media_io: Any) -> Any:
         """What *media_io* makes of the octets at *url*."""
         connector: Any = MediaConnector()
         if self.asynchronous:
-            return asyncio.run(connector.load_from_url_async(url, media_io))
+            return _run(connector.load_from_url_async(url, media_io))
         return connector.load_from_url(url, media_io)
 
     def grey(self, url: str, **connector: Any) -> int:
@@ -72,8 +74,20 @@ class Fetch:
 
     def octets(self, url: str, **arguments: Any) -> bytes:
         """What vLLM's connection gives for *url*."""
-        from vllm.connections import global_http_connection as connection
-
         if self.asynchronous:
-            return bytes(asyncio.run(connection.async_get_bytes(url, **arguments)))
+            return bytes(_run(connection.async_get_bytes(url, **arguments)))
         return bytes(connection.get_bytes(url, **arguments))
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    """In a loop of its own, after which vLLM's own session, where there is one, could not be used again."""
+
+    async def run() -> Any:
+        try:
+            return await work
+        finally:
+            session, connection._async_client = connection._async_client, None
+            if session is not None:
+                await session.close()
+
+    return asyncio.run(run())

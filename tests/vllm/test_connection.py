@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import shutil
+import ssl
+import subprocess
+import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +160,19 @@ def test_extra_headers(plugin: Plugin, origin: Origin) -> None:
     assert [seen.get("x-one") for seen in origin.requests] == ["1", "2"]
 
 
+def test_extra_headers_replace_the_usual(plugin: Plugin, origin: Origin) -> None:
+    plugin.start()
+    url = origin.on("/a", Answer(fields={"Cache-Control": "no-store"}, body=b"x"))
+
+    async def get() -> None:
+        async with await connection.get_async_response(url, extra_headers={"accept-encoding": "identity"}) as answer:
+            await answer.read()
+
+    connection.get_response(url, extra_headers={"accept-encoding": "identity"})
+    asyncio.run(get())
+    assert [seen.get("accept-encoding") for seen in origin.requests] == ["identity", "identity"]
+
+
 def test_what_we_do_not_know_is_vllms(plugin: Plugin, origin: Origin) -> None:
     """An argument of a vLLM to come must not be lost."""
     plugin.start()
@@ -175,7 +193,7 @@ def test_clients_that_others_take(plugin: Plugin, origin: Origin) -> None:
         session = await connection.get_async_client()
         assert session is await connection.get_async_client()
         async with session.get(url) as answer:
-            return await answer.read()
+            return bytes(await answer.read())
 
     for _ in range(2):
         assert connection.get_sync_client().get(url).content == b"x"
@@ -267,6 +285,61 @@ def test_netrc(plugin: Plugin, origin: Origin, fetch: Fetch, tmp_path: Path, mon
     hops._netrc.cache_clear()
     assert {seen.get("authorization") for seen in origin.requests} == {"Basic dXNlcjp3b3Jk"}
     assert (origin.count("/a"), origin.count("/b")) == (2, 1)
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The URL of an origin with a certificate of its own making, and that."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        *subject,
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
+    subprocess.run(made, check=True, capture_output=True)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1")
+            self.end_headers()
+            self.wfile.write(b"x")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass
+
+    server = Quiet(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_port}/", certificate
+        server.shutdown()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+def test_certificates(plugin: Plugin, secure: tuple[str, Path], fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, certificate = secure
+    plugin.start()
+    with pytest.raises((requests.exceptions.SSLError, aiohttp.ClientConnectorCertificateError)):
+        fetch.octets(url)
+    if not fetch.asynchronous:  # aiohttp reads its authorities when it is imported
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        assert fetch.octets(url) == b"x"
 
 
 def test_a_connector_of_ones_own(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:

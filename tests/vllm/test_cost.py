@@ -66,4 +66,4 @@ def test_a_vllm_that_is_different(tmp_path: Path) -> None:
     environ = {**os.environ, "VLLM_MEDIA_CACHE": "cache", "PYTHONPATH": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", program], env=environ, cwd=tmp_path, check=True, capture_output=True)
     (line,) = run.stderr.decode().splitlines()
-    assert "no cache: this vLLM is not as expected" in line
+    assert "not active: this vLLM is not as expected" in line

@@ -134,6 +134,15 @@ def test_the_log(pair: Pair, origin: Origin) -> None:
         assert not [line for line in lines if "Media cache enabled" in line or "Unknown vLLM environment" in line]
 
 
+def test_metrics(pair: Pair, origin: Origin) -> None:
+    url = origin.on("/a.png", Answer(fields=FRESH, body=picture(11)))
+    for _ in range(3):
+        hashes(pair.one, url)
+    counted = [line for line in pair.one.metrics().splitlines() if line.startswith("vllm_http_cache_requests_total")]
+    hits = [line for line in counted if 'outcome="hit"' in line]
+    assert float(hits[0].split()[-1]) >= 2
+
+
 def test_restarted_without_a_network(pair: Pair, origin: Origin) -> None:
     """A new process finds what the others stored; and what it does not find it refuses at once, untried."""
     url = origin.on("/a.png", Answer(fields={"Cache-Control": "max-age=0", "ETag": '"1"'}, body=picture(10)))

@@ -22,4 +22,4 @@ def register() -> None:
     except Exception as error:
         import logging
 
-        logging.getLogger("vllm_http_cache").warning("no cache: this vLLM is not as expected: %r", error)
+        logging.getLogger("vllm_http_cache").warning("not active: this vLLM is not as expected: %r", error)

@@ -8,14 +8,19 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import aiohttp
 import requests
 from multidict import CIMultiDict, CIMultiDictProxy
+from requests.cookies import RequestsCookieJar
 from requests.structures import CaseInsensitiveDict
 from requests.utils import get_encoding_from_headers
 from yarl import URL
+
+from .attempt import is_being_stored
 
 if TYPE_CHECKING:
     from ..rfc9111.message import Fields
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "AsyncAnswer", "adrain", "drain", "request_info"]
 
+INFLATED = ("gzip", "x-gzip", "deflate")
 GZIP = 0x1F  # the first octet
 PIECE = 256 * 1024  # octets decoded at once
 CHARSET = re.compile(r"""charset=["']?([\w.:-]+)""", re.IGNORECASE)
@@ -35,20 +41,27 @@ TURN = 1024 * 1024  # octets given without waiting before other tasks have their
 class Answer(requests.Response):
     """A :class:`requests.Response` that reads a cache's answer."""
 
+    elapsed = timedelta()
+    request: Any = None
+
     def __init__(self, hop: Hop, fetched: Fetched, attempt: Attempt) -> None:  # the base's would make a cookie jar
         head = fetched.response
         self._content: Any = False
         self._content_consumed = False
         self._next = None
         self.status_code = head.status
-        self.headers = CaseInsensitiveDict()
-        for name, value in head.fields:
-            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self.headers = CaseInsensitiveDict(head.fields)
+        if len(self.headers) < len(head.fields):  # of some there are several lines
+            self.headers.update({name: head.fields.get(name.lower()) or "" for name, _ in head.fields})
         self.raw = _Raw(fetched, attempt)
         self.url = hop.url
         self.encoding = get_encoding_from_headers(self.headers)
         self.history = []
         self.reason = head.reason
+
+    @cached_property
+    def cookies(self) -> RequestsCookieJar:  # type: ignore[override]
+        return RequestsCookieJar()
 
 
 class _Raw:
@@ -90,13 +103,20 @@ class AsyncAnswer:
         head = fetched.response
         self.status = head.status
         self.reason = head.reason
-        self.url = URL(hop.url, encoded=True)
-        self.headers = _multidict(head.fields)
+        self._fields = head.fields
         self._hop = hop
         self._body: AsyncBody = fetched.body
         self._reading = _Reading(fetched, attempt)
         self._deadline = deadline
         self._content: bytes | None = None
+
+    @property
+    def url(self) -> URL:
+        return URL(self._hop.url, encoded=True)
+
+    @cached_property
+    def headers(self) -> CIMultiDictProxy[str]:
+        return _multidict(self._fields)
 
     @property
     def ok(self) -> bool:
@@ -109,8 +129,8 @@ class AsyncAnswer:
 
     @property
     def content_length(self) -> int | None:
-        length = self.headers.get("Content-Length", "")
-        return int(length) if length.isdecimal() else None
+        length = self._fields.get("content-length")
+        return int(length) if length and length.isdecimal() else None
 
     @property
     def content_type(self) -> str:
@@ -220,19 +240,21 @@ class _Reading:
         self._attempt = attempt
         self._fetched = fetched
         self._begun = False
-        codings = [c.strip().lower() for c in (fetched.response.fields.get("content-encoding") or "").split(",")]
-        self._inflating = [_Inflating() for c in codings if c in ("gzip", "x-gzip", "deflate")]
+        codings = fetched.response.fields.get("content-encoding")
+        self._inflating = (
+            [_Inflating() for coding in codings.lower().split(",") if coding.strip() in INFLATED] if codings else []
+        )
 
     @property
     def unread_error(self) -> bool:
-        """Whether this is an error that vLLM closes without a look at its content."""
-        return self._fetched.response.status >= 400 and not self._begun
+        """Whether this is an error that is being stored, and which vLLM closes without a look at its content."""
+        return self._fetched.response.status >= 400 and not self._begun and is_being_stored(self._fetched)
 
     def decoded(self, data: bytes) -> Iterator[bytes]:
         """:raises zlib.error: it is not in its content coding."""
         self._begun = True
         pieces: Iterable[bytes] = (data,)
-        for inflating in self._inflating:
+        for inflating in reversed(self._inflating):
             pieces = inflating.pieces(pieces)
         for piece in pieces:
             self._attempt.delivered += len(piece)

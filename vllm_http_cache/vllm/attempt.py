@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..rfc9111.target import Target
     from ..wire import Fetched
 
-__all__ = ["ATTEMPT", "Attempt", "not_cached", "was_forbidden", "was_stored"]
+__all__ = ["ATTEMPT", "Attempt", "is_being_stored", "not_cached", "was_forbidden", "was_stored"]
 
 
 @dataclass(slots=True)
@@ -66,6 +66,11 @@ def was_stored(fetched: Fetched) -> bool:
     return "; hit" in status or "fwd-status=304" in status
 
 
+def is_being_stored(fetched: Fetched) -> bool:
+    """Whether an answer's octets are, if they come to their end."""
+    return "; stored" in _status(fetched)
+
+
 def was_forbidden(fetched: Fetched) -> bool:
     """Whether the cache has nothing and may not ask (RFC 9111 section 5.2.1.7)."""
     status = _status(fetched)
@@ -77,7 +82,7 @@ def not_cached(uri: str) -> Exception:
     message = f"{redacted(uri)} is not in the media cache, and it may not be fetched (only-if-cached)"
     try:
         from vllm.exceptions import GracefulHTTPError
-    except ImportError:  # before vLLM 0.2x
+    except ImportError:  # an older vLLM
         return ValueError(message)
     error: Exception = GracefulHTTPError(message, HTTPStatus.GATEWAY_TIMEOUT)
     return error

@@ -10,7 +10,7 @@ from .hops import Hop, first_hop
 
 if TYPE_CHECKING:
     from .answers import AsyncAnswer
-    from .media import Media
+    from .opening import Opening
 
 __all__ = ["Seam"]
 
@@ -21,7 +21,7 @@ class Seam:
     Where there is no cache, or vLLM asks for something that we do not know, its own methods answer.
     """
 
-    def __init__(self, connection: Any, opening: Callable[[], Media | None]) -> None:
+    def __init__(self, connection: Any, opening: Opening) -> None:
         self._connection = connection
         self._media = opening
         self._get_response = connection.get_response
@@ -62,7 +62,7 @@ class Seam:
         allow_redirects: bool = True,
         **unknown: Any,
     ) -> Any:
-        media = self._media()
+        media = await self._media.soon()
         if media is None or unknown:
             known = {"timeout": timeout, "extra_headers": extra_headers, "allow_redirects": allow_redirects}
             return await self._get_async_response(url, **known, **unknown)
@@ -74,7 +74,7 @@ class Seam:
         return self._get_sync_client() if media is None else media.clients.sync()
 
     async def get_async_client(self) -> Any:
-        media = self._media()
+        media = await self._media.soon()
         return await self._get_async_client() if media is None else await media.clients.of_loop()
 
     def _hop(self, url: str, extra_headers: Mapping[str, str] | None) -> Hop:

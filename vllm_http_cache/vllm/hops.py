@@ -25,7 +25,7 @@ __all__ = ["Hop", "first_hop", "is_redirect"]
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ILLEGAL = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")  # in a URI (RFC 3986 section 2)
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-ACCEPTED = "gzip, deflate"  # what answers.py decodes, and both clients ask for by default
+USUAL = (("Accept", "*/*"), ("Accept-Encoding", "gzip, deflate"))  # both clients ask for these; answers.py decodes them
 NETRC_SECONDS = 5  # after which a changed netrc file is noticed
 
 
@@ -74,7 +74,8 @@ def first_hop(url: str, headers: Mapping[str, str]) -> Hop:
     :param headers: the caller's, by which those that the clients add are replaced.
     :raises ValueError: it is no HTTP URL, or an ambiguous one.
     """
-    fields = Fields({"Accept": "*/*", "Accept-Encoding": ACCEPTED, **headers}.items())
+    given = {name.lower() for name in headers}
+    fields = Fields([*(line for line in USUAL if line[0].lower() not in given), *headers.items()])
     return _hop(*_address(url), fields, explicit="authorization" in fields)
 
 

@@ -95,6 +95,7 @@ class Sessions:
         finally:
             self._async.pop(loop, None)
             await session.close()
+            await asyncio.sleep(0)  # for its transports, which close in the loop's next round
 
     def _forget_parents(self) -> None:
         """In a forked child: connections are the parent's."""

@@ -1,0 +1,69 @@
+"""Opens the cache at the first fetch, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .media import Media
+
+__all__ = ["Opening", "log_as_vllm"]
+
+log = logging.getLogger("vllm_http_cache")
+
+
+class Opening:
+    """The cache of this process, opened at the first fetch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened = False
+        self._media: Media | None = None
+
+    def __call__(self) -> Media | None:
+        """None: there is none, because the settings are not in order."""
+        if not self._opened:
+            with self._lock:
+                if not self._opened:
+                    self._media = _open()
+                    self._opened = True
+        return self._media
+
+    async def soon(self) -> Media | None:
+        """The same for a task: opening takes a tenth of a second."""
+        return self._media if self._opened else await asyncio.to_thread(self)
+
+
+def _open() -> Media | None:
+    try:
+        from ..metrics import default
+        from ..settings import Settings, open_cache
+        from .media import Media
+
+        settings = Settings()
+        cache = open_cache(settings)
+        if cache is not None:
+            cache.metrics = default()
+    except Exception as error:
+        log.warning("no cache: %s", error)
+        return None
+    if cache is None:
+        return None
+    log.info(
+        "the media cache is active in %s: at most %d MiB, at most %g h, mode %s",
+        settings.path,
+        settings.max_size_mb,
+        settings.ttl_hours,
+        settings.mode,
+    )
+    return Media(cache, settings)
+
+
+def log_as_vllm() -> None:
+    """vLLM sets up its own logger alone; ours would say nothing below a warning."""
+    if not log.handlers:
+        log.parent = logging.getLogger("vllm")
+        log.setLevel(log.level)  # forgets what was enabled so far
