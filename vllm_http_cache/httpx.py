@@ -164,7 +164,7 @@ class _AsyncSource:
         async for chunk in self._chunks:
             if chunk:
                 return chunk
-        await self.aclose()
+        await self.aclose()  # before the caller learns of the end, and asks for a connection
         return b""
 
     async def aclose(self) -> None:

@@ -11,7 +11,7 @@ from vllm_http_cache.rfc9111.cachestatus import CacheStatus
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request, StoredResponse
 from vllm_http_cache.rfc9111.options import CacheOptions
 from vllm_http_cache.rfc9111.responding import respond
-from vllm_http_cache.rfc9111.selecting import Reuse, select
+from vllm_http_cache.rfc9111.selecting import Reuse, is_answerable, select
 from vllm_http_cache.rfc9111.target import cache_key
 from vllm_http_cache.storage.protocol import Record
 
@@ -51,6 +51,8 @@ request_fields = st.lists(
             ("If-Match", '"1"'),
             ("Authorization", "Bearer x"),
             ("Content-Length", "3"),
+            ("Host", "origin.test"),
+            ("Host", "other.test"),
         ]
     ),
     max_size=2,
@@ -101,6 +103,7 @@ def test_a_short_cut_ends_where_the_rules_do(
         if hit is None:
             continue
         decision = select(request, (stored,), clock.now, OPTIONS)
+        assert is_answerable(request)
         assert isinstance(decision, Reuse) and not decision.validate_later
         response, span = respond(request, stored, clock.now)
         status = ("Cache-Status", str(CacheStatus(hit=True, ttl=decision.ttl)))

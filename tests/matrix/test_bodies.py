@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 import zlib
 from contextlib import closing
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,7 @@ TEXT = b"hello world, hello cache. " * 1000
 MIB = 1024**2
 
 
+@cache
 def code(coding: str) -> bytes:
     return bytes({"gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}[coding](TEXT))
 
@@ -206,6 +208,19 @@ def test_a_bomb_is_stopped_by_its_caller(world: World, client: Client, origin: O
     more.set()
     assert origin.hangups.get(timeout=5) == "/"
     assert world.eventually(lambda: not world.on_disk(bomb[:1000]))
+    assert client.get(url).body == b"next"
+
+
+@pytest.mark.slow
+@pytest.mark.only("httpx", "aiohttp", "requests")
+def test_a_bomb_taken_whole_is_not_stored(world: World, client: Client, origin: Origin) -> None:
+    """C22: 1 MB that opens to more than 1 GB; its caller has not decoded it."""
+    packer = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16)
+    zeros = bytes(16 * MIB)
+    bomb = b"".join([*(packer.compress(zeros) for _ in range(66)), packer.flush()])
+    url = origin.on("/", Answer(fields={**FRESH, "Content-Encoding": "gzip"}, body=bomb), Answer(body=b"next"))
+    assert client.get(url, coded=True).body == bomb
+    assert not world.on_disk(bomb[:1000])
     assert client.get(url).body == b"next"
 
 

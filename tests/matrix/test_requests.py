@@ -7,6 +7,7 @@ import io
 import pickle
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,7 +55,7 @@ def test_the_raw_response_reads_as_urllib3s(session: requests.Session, origin: O
         assert (raw.status, raw.reason, raw.version) == (200, "OK", 11)
         first = raw.read(7, decode_content=True)
         assert first == TEXT[:7]
-        assert first + raw.read(decode_content=True) == TEXT
+        assert first + b"".join(iter(partial(raw.read, 50_000, decode_content=True), b"")) == TEXT
         assert raw.closed
 
 
@@ -117,8 +118,10 @@ def test_every_shape_of_a_timeout_holds_while_following(
     try:
         while not origin.count():
             time.sleep(0.005)
+        began = time.monotonic()
         with pytest.raises(requests.ReadTimeout) as caught:
             session.get(url, timeout=timeout)
+        assert time.monotonic() - began < 3
         assert caught.value.request is not None
     finally:
         release.set()
@@ -137,11 +140,12 @@ def test_cookies_reach_the_session(session: requests.Session, origin: Origin) ->
 
 
 def test_digest_authentication(session: requests.Session, origin: Origin) -> None:
-    """The handler sends its second request over the response's connection."""
+    """The handler sends its second request over the response's connection, which is through the cache."""
     challenge = Answer(401, {"WWW-Authenticate": 'Digest realm="r", nonce="n", qop="auth"'}, b"who are you?")
     url = origin.on("/", challenge, Answer(fields={"Cache-Control": "public, max-age=60"}, body=b"hello"))
     response = session.get(url, auth=HTTPDigestAuth("user", "password"))
     assert response.content == b"hello"
+    assert response.headers["cache-status"]
     assert (origin.seen()[1].get("authorization") or "").startswith("Digest")
     assert [hop.status_code for hop in response.history] == [401]
 
@@ -158,15 +162,27 @@ def test_the_callers_request_shows_nothing_of_the_caches(
 
 
 def test_what_http_client_adds_is_seen(session: requests.Session, origin: Origin) -> None:
-    """Without a field of the caller's, ``Accept-Encoding: identity`` goes out, and Vary must know."""
-    fields = {**FRESH, "Vary": "Accept-Encoding"}
-    url = origin.on(
-        "/", Answer(fields={**fields, "Content-Encoding": "gzip"}, body=gzip.compress(TEXT)), Answer(body=TEXT)
-    )
+    """Without a field of the caller's, ``Accept-Encoding: identity`` goes out: a stored coding is no answer to that."""
+    coded = Answer(fields={**FRESH, "Content-Encoding": "gzip"}, body=gzip.compress(TEXT))
+    url = origin.on("/", coded, Answer(body=TEXT))
     assert session.get(url).content == TEXT
     response = session.get(url, headers={"Accept-Encoding": None})
     assert (response.content, response.headers.get("content-encoding")) == (TEXT, None)
     assert origin.seen()[1].get("accept-encoding") == "identity"
+
+
+def test_an_ambiguous_url_is_requests_error(session: requests.Session) -> None:
+    request = session.prepare_request(requests.Request("GET", "http://127.0.0.1/"))
+    request.url = "http://127.0.0.1\\.good.test/"
+    with pytest.raises(requests.exceptions.InvalidURL):
+        session.send(request)
+
+
+def test_chunks_of_the_wire_are_not_those_of_the_raw_response(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=TEXT, framing="chunked"))
+    for response in twice(session, url):
+        assert not response.raw.chunked
+        assert b"".join(response.raw.stream(1000)) == TEXT
 
 
 def test_settings_of_a_call_reach_the_inner_adapter(cache: Cache) -> None:

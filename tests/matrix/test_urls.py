@@ -222,6 +222,15 @@ def test_the_hosts_case_and_a_fragment_make_no_difference(client: Client, origin
     assert origin.count() == 1
 
 
+def test_a_host_field_of_the_callers_own_is_another_resource(client: Client, origin: Origin) -> None:
+    """RFC 9110 section 7.1: the Host field, not the address dialled, is part of the target URI."""
+    url = origin.on("/x", lambda seen: Answer(fields=FRESH, body=(seen.get("host") or "").encode()))
+    for host in ("a.test", "b.test", "a.test"):
+        assert client.get(url, {"Host": host}).body == host.encode()
+    assert client.get(url).body == urlsplit(url).netloc.encode()
+    assert client.get(url).hit
+
+
 def test_user_and_password_of_a_url_are_never_on_disk(world: World, client: Client, origin: Origin) -> None:
     """Decision 14."""
     url = origin.on("/x", Answer(fields={"Cache-Control": "public, max-age=60"}, body=b"one"))

@@ -215,6 +215,12 @@ def test_what_could_not_answer_fresh_does_not_stale(request_: Request, stored: S
     assert judge_failure(request_, (stored, SIE), T + 61, SHARED) == (None if request_.uri == RESIGNED else SIE)
 
 
+def test_what_the_best_forbids_is_not_to_be_had_from_an_older_one() -> None:
+    newest = kept(FRESH, f"Date: {date(1)}", "Vary: Foo")
+    assert judge_failure(get(), (newest, SIE), T + 61, SHARED) is None
+    assert judge_failure(get(), (SIE, newest), T + 61, SHARED) == SIE
+
+
 def test_a_part_may_answer_for_what_it_holds() -> None:
     stored = part("0-4/10", "Cache-Control: max-age=60, stale-if-error=10")
     assert judge_failure(get("Range: bytes=0-1"), (stored,), T + 61, SHARED) == stored

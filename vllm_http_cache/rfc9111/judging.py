@@ -7,6 +7,7 @@ from what a verdict does not say.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from .directives import request_directives, response_directives
 from .freshness import fresh_until, has_explicit_lifetime, may_be_stale, stale_since, within_ttl
@@ -129,25 +130,18 @@ def judge_failure(
     """The stored response that may answer *request* although the origin failed (section 4.2.4, RFC 5861 section 4);
     None when there is none.
 
-    It has to meet all the requirements of section 4 but freshness, and not to forbid it. The longest of the spans
-    that the response, the caller and the operator allow counts.
+    That is the best of those that meet the other requirements of section 4, if it does not forbid it: what it forbids
+    is not to be had from an older one. The longest of the spans that response, caller and operator allow counts.
     """
     asked = request_directives(request.fields)
-    if asked.no_cache and asked.stale_if_error is None:
+    able = (stored for stored in candidates if _is_exact(request, stored) and has_what_is_wanted(request, stored))
+    best = next(able, None)
+    if best is None or (asked.no_cache and asked.stale_if_error is None):
         return None
-    for stored in candidates:
-        given = response_directives(stored.fields, options).stale_if_error
-        spans = [span for span in (given, asked.stale_if_error, options.stale_if_error) if span is not None]
-        if (
-            spans
-            and now - stale_since(stored, options) <= max(spans)
-            and within_ttl(stored, now, options)
-            and may_be_stale(stored, options)
-            and _is_exact(request, stored)
-            and has_what_is_wanted(request, stored)
-        ):
-            return stored
-    return None
+    given = response_directives(best.fields, options).stale_if_error
+    spans = [span for span in (given, asked.stale_if_error, options.stale_if_error) if span is not None]
+    allowed = may_be_stale(best, options) and now - stale_since(best, options) <= max(spans, default=-inf)
+    return best if allowed and within_ttl(best, now, options) else None
 
 
 def merged(responses: tuple[StoredResponse, ...], new: StoredResponse) -> tuple[StoredResponse, ...]:

@@ -15,7 +15,7 @@ from .freshness import current_age, date_value, fresh_until, may_be_stale, stale
 from .message import Request, StoredResponse
 from .options import CacheOptions
 from .ranges import has_what_is_wanted, wanted
-from .target import same_uri
+from .target import is_host_of, same_uri
 from .validators import has_strong_tag
 from .vary import accepts_coding, matches, vary_names
 
@@ -55,9 +55,17 @@ class Refuse:
 
 
 def is_answerable(request: Request) -> bool:
-    """May a stored response answer such a request at all: a GET or HEAD, without content (RFC 9110 section 9.3.1)?"""
-    has_content = request.fields.get("content-length") not in (None, "0") or "transfer-encoding" in request.fields
-    return request.method in ("GET", "HEAD") and not has_content
+    """May a stored response answer such a request at all?
+
+    It is a GET or HEAD, without content (RFC 9110 section 9.3.1), to the resource that its URI names: a Host field
+    of the caller's own would make it another one's (section 7.1).
+
+    :raises InvalidTarget: there is a Host field, and the URI is ambiguous.
+    """
+    fields = request.fields
+    has_content = fields.get("content-length") not in (None, "0") or "transfer-encoding" in fields
+    host = fields.get("host")
+    return request.method in ("GET", "HEAD") and not has_content and (host is None or is_host_of(host, request.uri))
 
 
 def select(
@@ -103,13 +111,12 @@ def _usable(request: Request, responses: Sequence[StoredResponse]) -> tuple[Stor
 
 
 def _best_first(responses: Sequence[StoredResponse]) -> tuple[StoredResponse, ...]:
-    """Those with a Vary field before those without one (section 4.1), then by Date; the origin's clock counts in
-    seconds, so ours breaks ties."""
+    """The most recent first, by Date (section 4); the origin's clock counts in seconds, so ours breaks ties.
 
-    def merit(stored: StoredResponse) -> tuple[bool, float, float]:
-        return bool(vary_names(stored.fields)), date_value(stored), stored.response_time
-
-    return tuple(sorted(responses, key=merit, reverse=True))
+    That goes before the SHOULD of section 4.1 to prefer responses with a Vary field: an origin that no longer varies
+    must not be answered for from the time when it did.
+    """
+    return tuple(sorted(responses, key=lambda stored: (date_value(stored), stored.response_time), reverse=True))
 
 
 def _weigh(
@@ -130,8 +137,9 @@ def _weigh(
         if asked.max_stale is not None and staleness <= asked.max_stale and young:
             return Reuse(best, floor(left))
         window = response_directives(best.fields, options).stale_while_revalidate
-        # A caller who sets limits to age does not wish for a stale response (section 5.2.1.1).
-        if window is not None and staleness <= window and asked.max_age is None and asked.min_fresh is None:
+        # A caller who sets limits does not wish for what is stale beyond them (section 5.2.1).
+        limited = (asked.max_age, asked.min_fresh, asked.max_stale) != (None, None, None)
+        if window is not None and staleness <= window and not limited:
             return Reuse(best, floor(left), validate_later=True)
     return Ask("stale", usable)
 

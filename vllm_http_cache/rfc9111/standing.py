@@ -54,7 +54,8 @@ def is_plain(request: Request) -> bool:
     """Does nothing in *request* ask a cache for anything out of the ordinary?"""
     if request.method != "GET":
         return False
-    return _TELLING.isdisjoint([name.lower() for name, _ in request.fields.lines])
+    names = [name.lower() for name, _ in request.fields.lines]
+    return _TELLING.isdisjoint(names) and ("host" not in names or is_answerable(request))
 
 
 def standing(

@@ -23,6 +23,7 @@ __all__ = [
     "Target",
     "cache_key",
     "flight_key",
+    "is_host_of",
     "is_signed",
     "parse_target",
     "recorded_uri",
@@ -124,6 +125,17 @@ def same_uri(one: str, other: str) -> bool:
         return replace(parse_target(one), userinfo=None) == replace(parse_target(other), userinfo=None)
     except InvalidTarget:
         return False
+
+
+@lru_cache(maxsize=1024)
+def is_host_of(host: str, uri: str) -> bool:
+    """Does a Host field's value name the authority of *uri* (RFC 9110 section 7.2)?"""
+    target = parse_target(uri)
+    try:
+        named = parse_target(target.scheme + "://" + host.strip(" \t"))
+    except InvalidTarget:
+        return False
+    return named.origin == target.origin and not any(mark in host for mark in "@/?#")
 
 
 def recorded_uri(uri: str) -> str:
