@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nox
 
-nox.needs_version = ">=2025.5.1"
+nox.needs_version = ">=2026.10.20"  # parallel
+nox.options.parallel = os.cpu_count()
+nox.options.allow_parallel = True
 nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
 nox.options.error_on_missing_interpreters = False  # a contributor need not have them all
@@ -23,11 +26,10 @@ def install(session: nox.Session, package: str, *groups: str) -> None:
     session.install(package, *nox.project.dependency_groups(PROJECT, *groups))
 
 
-def pytest(session: nox.Session, *arguments: str) -> None:
-    """Run pytest in the Python's shared environment: installing it for each client would take most of the time."""
-    shared = Path(session.virtualenv.location).with_name(f"environment-{session.python}".replace(".", "-"))
-    python = str(shared / "bin" / "python")
-    session.run(python, "-m", "pytest", "-m", "not slow", *arguments, *session.posargs, external=True)
+def run_in(session: nox.Session, environment: str, *command: str) -> None:
+    """Run Python in another session's environment: making one for each would take most of the time."""
+    home = Path(session.virtualenv.location).with_name(environment.replace(".", "-"))
+    session.run(str(home / "bin" / "python"), *command, *session.posargs, external=True)
 
 
 @nox.session
@@ -55,29 +57,65 @@ def environment(session: nox.Session) -> None:
 @nox.session(python=PYTHONS, requires=["environment-{python}"])
 def units(session: nox.Session) -> None:
     """All tests but those of the clients' matrix and of vLLM."""
-    pytest(session, "--ignore=tests/matrix", "--ignore=tests/vllm")
+    choice = ("-m", "not slow", "--ignore=tests/matrix", "--ignore=tests/vllm")
+    run_in(session, f"environment-{session.python}", "-m", "pytest", *choice)
 
 
 @nox.session(python=PYTHONS, requires=["environment-{python}"])
 @nox.parametrize("client", CLIENTS)
 def tests(session: nox.Session, client: str) -> None:
     """The matrix: tests written once, run over one client's transports."""
-    pytest(session, "tests/matrix", "--client", client)
+    choice = ("-m", "not slow", "tests/matrix", "--client", client)
+    run_in(session, f"environment-{session.python}", "-m", "pytest", *choice)
 
 
-@nox.session(python=VLLM_PYTHON, default=False)
-def vllm(session: nox.Session) -> None:
-    """End to end, in the real vLLM (its environment: 1.6 GB, some minutes, made once)."""
+@nox.session(name="environment-vllm", python=VLLM_PYTHON, default=False)
+def environment_vllm(session: nox.Session) -> None:
+    """The real vLLM as far as it runs without a GPU: 1.6 GB and some minutes, made once."""
     session.run("python", "tests/vllm/environment.py", session.virtualenv.location)
+    install(session, EVERYTHING, "tests", "bench")
+
+
+@nox.session(python=VLLM_PYTHON, default=False, requires=["environment-vllm"])
+def vllm(session: nox.Session) -> None:
+    """End to end: the real vLLM fetches through the cache."""
+    run_in(session, "environment-vllm", "-m", "pytest", "tests/vllm")
+
+
+@nox.session(python=VLLM_PYTHON, default=False, requires=["environment-vllm"], allow_parallel=False)
+def bench(session: nox.Session) -> None:
+    """Measure this cache and its peers, vLLM's own among them: ``-- --quick`` for two minutes of it."""
+    run_in(session, "environment-vllm", "-m", "bench")
+
+
+@nox.session(default=False, allow_parallel=False)
+@nox.parametrize("client", CLIENTS)
+def conformance(session: nox.Session, client: str) -> None:
+    """The public test suite for HTTP caches (from npm), and our own list, as a shared and as a private cache."""
     install(session, EVERYTHING, "tests")
-    session.run("python", "-m", "pytest", "tests/vllm", *session.posargs)
+    for private in ((), ("--private",)):
+        session.run("python", "-m", "tests.conformance", "--client", client, *private, *session.posargs)
+
+
+@nox.session(default=False, allow_parallel=False)
+def stress(session: nox.Session) -> None:
+    """Many processes on one small folder, killed at random, for a minute: ``-- --seconds 300 --seed 7``."""
+    install(session, EVERYTHING, "tests")
+    session.run("python", "-m", "tests.stress", *session.posargs)
+
+
+@nox.session(default=False, allow_parallel=False)
+def soak(session: nox.Session) -> None:
+    """All clients before an origin that misbehaves, for a minute: ``-- --seconds 300 --seed 7``."""
+    install(session, EVERYTHING, "tests")
+    session.run("python", "-m", "tests.soak", *session.posargs)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site into site/; warnings are errors. ``nox -s docs -- serve`` shows it while you write."""
     install(session, EVERYTHING, "docs")
-    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+    session.run("mkdocs", *(session.posargs or ["build", "--strict"]), env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

@@ -47,6 +47,7 @@ class Plan:
     readers: int
     lying: bool
     log: str
+    kills: int
 
     def note(self, violation: str) -> None:
         with Path(self.log).open("a", encoding="utf-8") as log:
@@ -262,7 +263,7 @@ class Observer:
         for number in range(self.workers):
             self.start(number)
         end = time.monotonic() + self.plan.seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or self.kills < self.plan.kills:
             time.sleep(self.random.random() * 0.03)
             self.measure()
             number = self.random.randrange(self.workers)
@@ -315,9 +316,10 @@ def stress(
     writers: int = 8,
     readers: int = 2,
     lying: bool = False,
+    kills: int = 0,
 ) -> bool:
-    """Whether nothing happened that must not. *path* is a folder of its own."""
-    plan = Plan(f"{path}/cache", seed, seconds, bound, writers, readers, lying, f"{path}/violations")
+    """Whether nothing happened that must not. *path* is a folder of its own; *kills* are the fewest there must be."""
+    plan = Plan(f"{path}/cache", seed, seconds, bound, writers, readers, lying, f"{path}/violations", kills)
     observer = Observer(plan)
     try:
         observer.run()

@@ -41,11 +41,12 @@ def test_each_doing_is_counted() -> None:
     metrics.validated("confirmed")
     metrics.evicted("size", 3)
     metrics.storage_failed("write")
-    metrics.holds(4096, 7)
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"vllm_http_cache_{name}", labels)
 
+    assert value("held_bytes") is None, "nobody has told yet"
+    metrics.holds(4096, 7)
     assert value("requests_total", outcome="hit", forward="") == 2
     assert value("requests_total", outcome="forwarded", forward="uri-miss") == 1
     assert value("body_bytes_total", source="cache") == 150

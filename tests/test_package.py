@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points, version
+from pathlib import Path
 
 import pytest
 
 import vllm_http_cache
 
+README = Path(__file__).parent.parent / "README.md"
 HEAVY = {
     "aiohttp",
     "aiohttp_client_cache",
@@ -72,3 +76,12 @@ def test_the_version_is_the_distributions() -> None:
 def test_vllm_finds_the_plugin() -> None:
     (plugin,) = entry_points(group="vllm.general_plugins", name="vllm_http_cache")
     assert plugin.load().__name__ == "register"
+
+
+def test_what_the_readme_imports_is_there() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        program = compile(block, "README.md", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        imports = [node for node in ast.walk(program) if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec("\n".join(map(ast.unparse, imports)), {})

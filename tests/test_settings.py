@@ -73,6 +73,13 @@ def test_the_cache_is_as_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         assert cache.options.ttl == cache.storage.ttl == math.inf
 
 
+def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VLLM_MEDIA_CACHE", "/srv/other")
+    monkeypatch.setenv("MEDIA_CACHE_MODE", "reload")
+    settings = Settings(path=tmp_path)
+    assert (settings.path, settings.mode) == (tmp_path, "reload")
+
+
 def test_mode_off_opens_nothing(tmp_path: Path) -> None:
     assert open_cache(Settings(path=tmp_path / "cache", mode="off")) is None
     assert not (tmp_path / "cache").exists()

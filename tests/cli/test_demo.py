@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.commands import run
 from vllm_http_cache import Cache, CacheOptions, FileStorage, __version__
+from vllm_http_cache.cli import app
 from vllm_http_cache.cli.demo.clients import CLIENTS
 
 
@@ -24,6 +25,13 @@ def test_no_command_shows_the_commands() -> None:
     _, output = run()
     assert "demo" in output
     assert "explain" in output
+
+
+def test_the_docs_know_every_command() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text("utf-8")
+    for command in app.registered_commands:
+        name = command.name or getattr(command.callback, "__name__", "")
+        assert f"`{name} " in page or f"`{name}`" in page
 
 
 def test_demo(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -126,4 +127,34 @@ def store_one(path: Path, name: str, data: bytes) -> None:
 def expect(path: Path, name: str, data: bytes | None) -> None:
     storage = FileStorage(path)
     assert load(storage, name) == data
+    storage.close()
+
+
+def write_fork_and_wait(path: Path) -> None:
+    """Be in the middle of a body, with a child that has been forked since."""
+    storage = quiet(FileStorage(path))
+    writer = storage.create_body(KEY, 100_000)
+    assert writer
+    writer.write(bytes(50_000))
+    claim = storage.claim(FLIGHT)
+    assert claim
+    child = os.fork()
+    if child:
+        (path.parent / "almost").write_text(str(child))
+        (path.parent / "almost").rename(path.parent / "ready")
+    signal.pause()
+
+
+def write_slowly(path: Path, source: Path) -> None:
+    storage = FileStorage(path)
+    writer = storage.create_body(KEY, None)
+    assert writer
+    data = source.read_bytes()
+    for start in range(0, len(data), 100_000):
+        assert writer.write(data[start : start + 100_000])
+        writer.publish(FLIGHT, response())
+        time.sleep(0.002)
+    ref = writer.commit()
+    assert ref
+    storage.swap(KEY, None, Record((response(ref),)))
     storage.close()

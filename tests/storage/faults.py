@@ -22,11 +22,18 @@ CALLS = {
 
 @contextmanager
 def intercepted(before: Callable[[str], None]) -> Iterator[None]:
-    """Have *before* called before each system call that a storage makes."""
+    """Have *before* called before each system call that a storage makes, and for none of its own."""
+    busy = False
 
     def wrap(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def intercept(*arguments: Any, **options: Any) -> Any:
-            before(name)
+            nonlocal busy
+            if not busy:
+                busy = True
+                try:
+                    before(name)
+                finally:
+                    busy = False
             return call(*arguments, **options)
 
         return intercept

@@ -30,6 +30,7 @@ from vllm_http_cache.rfc9111.message import BodyRef
 from vllm_http_cache.storage import devices, readers
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.protocol import BodyDamaged, Record
+from vllm_http_cache.storage.toolbox import sweep
 
 KEY = key("bodies")
 FLIGHT = key("flight")
@@ -278,7 +279,7 @@ def test_what_is_not_in_memory_is_not_waited_for(storage: FileStorage, cached: i
 
 
 def test_a_network_is_never_asked_without_waiting(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vllm_http_cache.storage.layout.is_remote", lambda fd: True)
+    monkeypatch.setattr("vllm_http_cache.storage.layout.is_remote", lambda name: True)
     storage = make()
     ref = write_body(storage, KEY, b"x")
     assert ref
@@ -297,7 +298,8 @@ def test_network_file_systems_are_known_by_name(tmp_path: Path, kind: str, remot
     number = f"{os.major(device)}:{os.minor(device)}"
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"20 1 0:99 / / rw - overlay x rw\n36 35 {number} / /mnt rw,noatime master:1 - {kind} x rw\n")
-    assert devices.is_remote(fd, str(mounts)) is remote
+    assert devices.file_system(fd, str(mounts)) == kind
+    assert devices.is_remote(kind) is remote
     os.close(fd)
 
 
@@ -315,16 +317,16 @@ def flipped(data: bytes, position: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 100_000, MIB, 3 * MIB + 17, 16 * MIB])
-@pytest.mark.parametrize("how", ["cut", "longer", "emptied", "first", "last", "zeros", "gone", "folder"])
+@pytest.mark.parametrize("how", ["cut", "longer", "emptied", "first", "last", "zeros", "gone", "folder", "pipe"])
 def test_damage_is_found_before_the_first_octet(storage: FileStorage, tmp_path: Path, size: int, how: str) -> None:
     data = os.urandom(size)
     assert store(storage, KEY, data)
     (file,) = body_files(tmp_path / "cache")
     match how:
-        case "gone" | "folder":
+        case "gone" | "folder" | "pipe":
             file.unlink()
-            if how == "folder":
-                file.mkdir()
+            if how != "gone":
+                {"folder": os.mkdir, "pipe": os.mkfifo}[how](file)
         case _:
             damaged = {
                 "cut": data[:-1],
@@ -339,6 +341,14 @@ def test_damage_is_found_before_the_first_octet(storage: FileStorage, tmp_path: 
     if how != "folder":
         assert eventually(lambda: storage.read(KEY) is None), "its response is dropped"
     assert store(storage, KEY, data), "and it can be stored again"
+
+
+def test_a_pipe_in_a_files_place_does_not_hold_anybody_up(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"x")
+    os.mkfifo(v1(tmp_path / "cache") / "growing" / FLIGHT)
+    assert storage.growing(FLIGHT) is None
+    sweep(storage)
+    assert not (v1(tmp_path / "cache") / "growing" / FLIGHT).exists()
 
 
 def test_swapped_bodies_are_damaged(storage: FileStorage, tmp_path: Path) -> None:

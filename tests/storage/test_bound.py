@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.storage import actors
 from tests.storage.conftest import Make
+from tests.storage.faults import intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
@@ -28,7 +31,9 @@ from tests.storage.helpers import (
     write_body,
 )
 from vllm_http_cache.storage import ledger
+from vllm_http_cache.storage.devices import Device
 from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.layout import Home
 from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.storage.toolbox import sweep, usage
 
@@ -77,8 +82,12 @@ def test_bodies_of_unknown_length_reserve_as_they_grow(make: Make, tmp_path: Pat
 def test_a_body_that_cannot_fit_evicts_nothing(make: Make, limits: dict[str, int], length: bool) -> None:
     storage = make(**limits)
     assert store(storage, KEY, bytes(100_000))
+    assert is_quiet(storage)
     before = usage(storage).used
-    assert write_body(storage, key("large"), bytes(4 * MIB), length=length) is None
+    asked: list[bool] = []
+    with patched(storage._room._janitor, "ask", lambda: asked.append(True)):
+        assert write_body(storage, key("large"), bytes(4 * MIB), length=length) is None
+    assert not length or not asked, "nor is any room looked for"
     assert usage(storage).used == before or not length
     assert load(storage, KEY) == bytes(100_000)
 
@@ -89,6 +98,27 @@ def test_a_body_that_just_fits_evicts_the_rest(make: Make, tmp_path: Path) -> No
         assert store(storage, key(number), bytes(100_000))
     assert eventually(lambda: store(storage, KEY, bytes(3_800_000)))
     assert occupied(tmp_path / "cache") <= 4 * MIB
+
+
+@pytest.mark.parametrize(
+    "operation", [actors.replacing, actors.giving_up, actors.forgetting, actors.trimming, actors.closing]
+)
+def test_at_no_system_call_is_there_more_than_the_ledger_says(
+    make: Make, tmp_path: Path, operation: Callable[[FileStorage], None]
+) -> None:
+    path = tmp_path / "cache"
+    for number in range(70):
+        assert store(make(path), key(number), b"x")
+    storage = actors.quiet(make(path))
+    if operation is not actors.replacing:
+        assert store(storage, actors.KEY, actors.OLD)
+
+    def check(name: str) -> None:
+        page = ledger.Page((v1(path) / "ledger").read_bytes())
+        assert occupied(path) <= page.used + page.reserved, name
+
+    with intercepted(check):
+        operation(storage)
 
 
 @pytest.mark.parametrize("max_size", [0, 1, 4096, 100_000])
@@ -147,10 +177,11 @@ def test_folders_count_and_go_when_they_are_empty(storage: FileStorage, tmp_path
 def test_many_unfinished_bodies_make_their_folder_grow_within_the_count(storage: FileStorage, tmp_path: Path) -> None:
     writers = [storage.create_body(key(number), 0) for number in range(400)]
     assert occupied(tmp_path / "cache") <= usage(storage).used + reserved(storage)
-    for writer in writers:
+    for number, writer in enumerate(writers):
         assert writer
         assert writer.commit()
-        assert occupied(tmp_path / "cache") <= usage(storage).used + reserved(storage)
+        if number % 40 == 0:
+            assert occupied(tmp_path / "cache") <= usage(storage).used + reserved(storage)
     assert ledger_is_exact(storage)
 
 
@@ -163,17 +194,25 @@ def test_the_device_keeps_a_floor_of_free_space(make: Make, tmp_path: Path) -> N
     assert store(rich, KEY, b"x")
 
 
-def test_the_cache_gives_way_to_others_on_the_device(make: Make, tmp_path: Path) -> None:
-    storage = make(free_space_floor=100 * MIB)
-    for number in range(20):
+def test_a_device_that_others_have_filled_keeps_what_is_stored(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = make(max_size=20 * MIB)
+    for number in range(10):
         assert store(storage, key(number), bytes(MIB))
-    place = storage._access.place
-    assert place
-    free = 100 * MIB - 5 * MIB  # somebody else has filled the device
-    used = usage(storage).used
-    with patched(place.home, "free", lambda: free + used - usage(storage).used):
-        assert eventually(lambda: store(storage, KEY, bytes(1000)))
-    assert 10 * MIB < usage(storage).used < 16 * MIB
+    monkeypatch.setattr(Home, "device", lambda self: Device(1000 * MIB, 49 * MIB))
+    for number in range(10, 20):
+        assert not store(storage, key(number), bytes(1000))
+    assert usage(storage).keys == 10
+    assert len([record for record in caplog.records if "free space" in record.getMessage()]) == 1
+    monkeypatch.undo()
+    assert store(storage, KEY, bytes(1000))
+
+
+def test_a_floor_is_a_share_of_a_small_device() -> None:
+    assert Device(100 * 1024**3, 0).floor(None) == 64 * MIB
+    assert Device(20 * MIB, 0).floor(None) == MIB
+    assert Device(20 * MIB, 0).floor(5) == 5
 
 
 # The ledger.

@@ -45,7 +45,6 @@ def test_what_is_encoded_is_decoded(responses: tuple[StoredResponse, ...]) -> No
 
 
 @given(RESPONSES, st.data())
-@settings(max_examples=300)
 def test_any_flipped_bit_is_noticed(stored: StoredResponse, data: st.DataObject) -> None:
     octets = bytearray(encode(KEY, [stored]))
     position = data.draw(st.integers(0, len(octets) * 8 - 1))
@@ -78,7 +77,7 @@ def sealed(value: object, magic: bytes = b"vhcrec\x00\x01") -> bytes:
 
 
 @given(JUNK)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_wrong_content_under_a_right_checksum_is_nothing(value: object) -> None:
     assert decode(sealed(value), KEY) in {None, ()}
     assert decode(sealed([KEY, [value]]), KEY) is None
@@ -101,7 +100,7 @@ PACKED = [
 
 
 @given(st.integers(0, len(PACKED) - 1), JUNK)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_one_wrong_part_never_raises_and_never_passes_as_another_type(part: int, junk: object) -> None:
     packed = list(PACKED)
     packed[part] = junk

@@ -5,8 +5,6 @@ A command's own imports are inside it, so that ``--help`` does not pay for them.
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -56,15 +54,10 @@ def _demo(
     raise typer.Exit(0 if run(folder) else 1)
 
 
-app.command()(explain)
-for command in (stat, ls, purge, verify, trim, export, seed):
+for command in (explain, stat, ls, purge, verify, trim, seed, export):
     app.command()(command)
 app.command("import")(import_)
 
 
 def main() -> None:
-    try:
-        app()
-    except BrokenPipeError:  # as in `vllm-http-cache ls | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
+    app()

@@ -11,7 +11,7 @@ import io
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import IO
+from typing import IO, Protocol
 
 from xxhash import xxh3_64_digest
 
@@ -23,7 +23,7 @@ from .records import LARGEST, decode, encode
 from .sweep import SKEW
 from .toolbox import is_sound, put, put_body
 
-__all__ = ["Imported", "export_tar", "import_tar"]
+__all__ = ["Imported", "Source", "export_tar", "import_tar"]
 
 _UNIT = 512
 _LARGEST_MEMBER = 8**11 - 1  # what the octal field of a tar header can say
@@ -84,6 +84,12 @@ class _Body(io.RawIOBase):
         return data or bytes(size)
 
 
+class Source(Protocol):
+    """Something to read octets from; it may give fewer than asked for, none only at its end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 @dataclass(slots=True)
 class Imported:
     """Stored responses that an import has stored, and those that it has not: damaged, expired, older, or no room."""
@@ -99,7 +105,7 @@ class _Pending:
     bodies: dict[str, BodyRef] = field(default_factory=dict)
 
 
-def import_tar(storage: Storage, file: IO[bytes], now: float) -> Imported:
+def import_tar(storage: Storage, file: Source, now: float) -> Imported:
     """Store what an export has written, as far as it is sound, not expired, and newer than what is stored.
 
     :param now: seconds since the epoch.
@@ -149,7 +155,7 @@ def _settle(storage: Storage, pending: _Pending, result: Imported) -> None:
             result.refused += 1
 
 
-def _members(file: IO[bytes]) -> Iterator[tuple[str, str, int, Iterator[bytes]]]:
+def _members(file: Source) -> Iterator[tuple[str, str, int, Iterator[bytes]]]:
     """Key, name, size and octets of each member that an export could have written."""
     while True:
         header = _read(file, _UNIT)
@@ -168,7 +174,7 @@ def _members(file: IO[bytes]) -> Iterator[tuple[str, str, int, Iterator[bytes]]]
         _read(file, -member.size % _UNIT)
 
 
-def _chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
+def _chunks(file: Source, size: int) -> Iterator[bytes]:
     """Blocks of *size* octets in all; fewer when the file ends."""
     while size > 0:
         data = _read(file, min(size, BLOCK))
@@ -178,7 +184,7 @@ def _chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
         yield data
 
 
-def _read(file: IO[bytes], size: int) -> bytes:
+def _read(file: Source, size: int) -> bytes:
     """*size* octets, fewer at the end: a pipe gives what it has."""
     data = file.read(size)
     while 0 < len(data) < size and (more := file.read(size - len(data))):

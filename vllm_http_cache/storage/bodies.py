@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from xxhash import xxh3_64
 
 from ..rfc9111.message import BodyRef, StoredResponse
+from .devices import shut
 from .growing import withdraw
 from .layout import file_path
 from .place import Place
@@ -64,12 +65,11 @@ class FileBodyWriter:
         self._key = key
         self._length = length
         self._held = held
-        self._path = place.new_path()
         self._flight: str | None = None
         self._block = xxh3_64()
         self._digests = bytearray()
         self._sound = True
-        self._fd = place.home.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._path, self._fd = place.new_file()
         self.written = 0
 
     def write(self, data: bytes) -> bool:
@@ -131,9 +131,7 @@ class FileBodyWriter:
             room = place.home.room(len(data)) + place.home.slack
             if self._terms.reserve(room):
                 self._held += room
-                path = place.new_path()
-                place.write_file(path, data)
-                place.home.replace(path, f"growing/{flight}")
+                place.move_file(place.write_file(data), f"growing/{flight}")
                 self._flight = flight
         except ValueError:
             pass  # too large to be shown
@@ -155,11 +153,11 @@ class FileBodyWriter:
         if self.written % BLOCK:
             self._end_block()
         os.fchmod(self._fd, home.whole_mode)
-        if self._terms.fsync:
+        if self._terms.fsync or home.remote:  # a network may say only now that it has no room
             os.fsync(self._fd)
         status = os.fstat(self._fd)
         name = f"{self._key}.{os.urandom(8).hex()}"
-        self._withdraw()
+        self._withdraw(self._path)
         self._place.measure()
         with ledger.locked() as page, ledger.changing(page, int(name[:2], 16)) as amounts:
             home.replace(self._path, file_path(name))
@@ -174,7 +172,7 @@ class FileBodyWriter:
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
-        os.close(fd)
+        shut(fd)
         if not self._place.alive:
             return
         try:
@@ -183,19 +181,21 @@ class FileBodyWriter:
             self._terms.warn("removing an unfinished body", error)
 
     def _clear(self) -> None:
-        self._withdraw()
-        if self._path or self._held:
-            path, held, self._path, self._held = self._path, self._held, "", 0
-            self._place.give_back(path, held)
+        path, held, self._path, self._held = self._path, self._held, "", 0
+        try:
+            self._withdraw(path)
+        finally:
+            if path or held:
+                self._place.give_back(path, held)
 
-    def _withdraw(self) -> None:
-        if self._flight is not None:
-            withdraw(self._place.home, self._flight, self._path)
-            self._flight = None
+    def _withdraw(self, path: str) -> None:
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            withdraw(self._place.home, flight, path)
 
     def __del__(self) -> None:
         if self._fd >= 0:  # neither committed nor aborted; no lock may be taken here
-            os.close(self._fd)
+            shut(self._fd)
             self._place.lost.append((self._path, self._held))
 
 
@@ -224,7 +224,6 @@ class GrowingReader:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        shut(fd)
 
     __del__ = close

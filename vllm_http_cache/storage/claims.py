@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 
+from .devices import shut
 from .layout import Home
 from .locks import try_lock
 
@@ -45,8 +46,7 @@ class _FileClaim:
 
     def release(self) -> None:
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        shut(fd)
 
 
 class Claims:
@@ -78,7 +78,7 @@ class Claims:
         self._home.make_folder("claims.d")
         fd = self._home.open(f"claims.d/{number}", os.O_RDWR | os.O_CREAT)
         if try_lock(fd) is False:
-            os.close(fd)
+            shut(fd)
             return None
         return _FileClaim(fd)
 
@@ -88,7 +88,10 @@ class Claims:
     def _unlock(self, offset: int) -> None:
         with self._lock:
             if self._fd >= 0:  # else the claim has gone with it
-                self._set(fcntl.F_UNLCK, offset)
+                try:
+                    self._set(fcntl.F_UNLCK, offset)
+                except OSError:
+                    self.forked()  # rather none than one for ever
 
     def close(self) -> None:
         with self._lock:
@@ -97,7 +100,6 @@ class Claims:
     def forked(self) -> None:
         """Let the parent have its claims."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        shut(fd)
 
     __del__ = forked

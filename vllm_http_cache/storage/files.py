@@ -34,7 +34,7 @@ class FileStorage:
     :param max_size: octets that the subfolder may occupy, as ``du`` sees it; the least recently used goes first.
     :param max_entry_size: octets of the largest body that is kept; None: whatever fits.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps.
-    :param free_space_floor: octets of the device that are left free for others.
+    :param free_space_floor: octets of the device that are left free for others; None: a twentieth of it, 64 MiB at most.
     :param fsync: have the disk confirm each body and record, so that they survive a power failure.
     :param group: share the folder with all members of its group.
     :param clock: seconds since the epoch.
@@ -48,7 +48,7 @@ class FileStorage:
         max_size: int = 5 * 1024**3,
         max_entry_size: int | None = None,
         ttl: float = 86_400.0,
-        free_space_floor: int = 64 * 1024**2,
+        free_space_floor: int | None = None,
         fsync: bool = False,
         group: bool = False,
         clock: Callable[[], float] = time.time,
@@ -77,10 +77,8 @@ class FileStorage:
             return None
         try:
             loaded = self._shelf.get(place.home, key, wait=wait)
-        except BlockingIOError:
-            raise
         except OSError as error:
-            self._failed("reading a record", error)
+            self._failed("reading a record", error, wait=wait)
             return None
         if loaded is None:
             self._access.check()
@@ -128,13 +126,13 @@ class FileStorage:
             return None
         try:
             return open_reader(place.home, ref, wait=wait, damaged=self._room.suspect)
-        except BlockingIOError:
-            raise
         except OSError as error:
-            self._failed("opening a body", error)
+            self._failed("opening a body", error, wait=wait)
             return None
 
-    def _failed(self, doing: str, error: OSError) -> None:
+    def _failed(self, doing: str, error: OSError, *, wait: bool) -> None:
+        if isinstance(error, BlockingIOError) and not wait:
+            raise error
         self._troubles.warn(doing, error)
         self._access.check()
 

@@ -10,6 +10,7 @@ import os
 import stat
 
 from ..rfc9111.message import StoredResponse
+from .devices import shut
 from .layout import Home
 from .readers import read_file
 from .records import LARGEST, decode_growing
@@ -39,8 +40,7 @@ class GrowingBody:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        shut(fd)
 
     __del__ = close
 
@@ -83,4 +83,4 @@ def _announced(home: Home, flight: str) -> tuple[str, StoredResponse] | None:
     try:
         return decode_growing(read_file(fd, LARGEST, 0, extra=1), flight)
     finally:
-        os.close(fd)
+        shut(fd)

@@ -34,12 +34,17 @@ class Janitor:
                 self._thread = thread
 
     def _run(self) -> None:
-        while self._go_on():
-            for _ in self._work():
-                with self._changed:
-                    self._changed.notify_all()
-                    if self._closed:
-                        return
+        try:
+            while self._go_on():
+                for _ in self._work():
+                    with self._changed:
+                        self._changed.notify_all()
+                        if self._closed:
+                            return
+        finally:
+            with self._changed:
+                if self._thread is threading.current_thread():
+                    self._thread = None
 
     def _go_on(self) -> bool:
         with self._changed:

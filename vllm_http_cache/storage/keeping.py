@@ -48,9 +48,9 @@ class Keeping:
             with place.ledger.locked() as page:
                 _remove(place, page, int(key[:2], 16), new)
             return True
-        path = place.new_path()
+        path = ""
         try:
-            place.write_file(path, data, fsync=self._fsync, times=marks(self._clock()))
+            path = place.write_file(data, fsync=self._fsync, times=marks(self._clock()))
             place.measure()
             swapped = self._rename(place, key, seen, record, path)
         finally:

@@ -19,11 +19,15 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from errno import ENOTDIR, EPERM
+from typing import TypeVar
 
-from .devices import is_remote
+from .devices import Device, allocate_exactly, file_system, is_remote, shut
 
 __all__ = ["FOLDERS", "FORMAT", "OWN", "Home", "arrive", "file_path", "is_body", "is_key", "is_temporary"]
+
+T = TypeVar("T")
 
 OWN = ".vllm-http-cache"
 FORMAT = "v1"
@@ -55,7 +59,8 @@ class Home:
         self.group = group
         status = os.fstat(fd)
         self._identity = status.st_dev, status.st_ino
-        self.remote = is_remote(fd)
+        self._file_system = file_system(fd)
+        self.remote = is_remote(self._file_system)
         self._block = min(max(os.fstatvfs(fd).f_frsize, _BLOCK), _LARGEST_BLOCK)
         self.slack = 4 * self._block  # folders that grow by a name, an attribute block
         self.file_mode = 0o660 if group else 0o600
@@ -64,8 +69,7 @@ class Home:
     def close(self) -> None:
         """In a forked child at once; otherwise when the last user has gone, lest another file gets the number."""
         fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        shut(fd)
 
     __del__ = close
 
@@ -86,10 +90,10 @@ class Home:
         """Octets that a file is charged with; does not change while its size does not."""
         return max(status.st_blocks * 512, self.room(status.st_size))
 
-    def free(self) -> int | None:
-        """Octets free on the device; None where it does not say."""
-        device = os.fstatvfs(self.fd)
-        return device.f_bavail * device.f_frsize if device.f_blocks else None
+    def device(self) -> Device | None:
+        """None: it does not say how large it is."""
+        found = os.fstatvfs(self.fd)
+        return Device(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize) if found.f_blocks else None
 
     def status(self, path: str) -> os.stat_result | None:
         """None: there is no such file."""
@@ -102,6 +106,16 @@ class Home:
         """Octets that a file, or a folder itself, occupies at this moment; 0 when there is none."""
         status = self.status(path)
         return status.st_blocks * 512 if status else 0
+
+    def folder_blocks(self, path: str) -> int:
+        """As :meth:`blocks`; whatever is in the place of a folder and is none goes."""
+        status = self.status(path)
+        if status is None:
+            return 0
+        if stat.S_ISDIR(status.st_mode):
+            return status.st_blocks * 512
+        self.unlink(path)
+        return 0
 
     def open(self, path: str, flags: int) -> int:
         """Open a file of the cache. No link is followed, and opening a pipe does not wait."""
@@ -117,17 +131,22 @@ class Home:
             pass  # another member's file, shared already
 
     def make_folder(self, path: str) -> None:
-        """Make a folder unless it is there; whatever else is in its place goes."""
+        """Make a folder unless it is there."""
         try:
             os.mkdir(path, 0o700, dir_fd=self.fd)
         except FileExistsError:
-            status = self.status(path)
-            if status is None or stat.S_ISDIR(status.st_mode):
-                return
-            self.unlink(path)
-            os.mkdir(path, 0o700, dir_fd=self.fd)
+            return
         if self.group:
             _share_folder(path, self.fd)
+        if self._file_system == "xfs":
+            self._with_folder(path, lambda fd: allocate_exactly(fd, self._block))
+
+    def _with_folder(self, path: str, act: Callable[[int], T]) -> T:
+        fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd)
+        try:
+            return act(fd)
+        finally:
+            shut(fd)
 
     def unlink(self, path: str) -> None:
         """Remove a file, if it is there."""
@@ -155,22 +174,14 @@ class Home:
             os.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def fsync_folder(self, path: str) -> None:
-        fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self._with_folder(path, os.fsync)
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder; none when there is no such folder."""
         try:
-            fd = os.open(folder, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd)
+            return self._with_folder(folder, os.listdir)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        try:
-            return os.listdir(fd)
-        finally:
-            os.close(fd)
 
 
 def arrive(path: str, *, group: bool, create: bool) -> Home | None:
@@ -180,7 +191,7 @@ def arrive(path: str, *, group: bool, create: bool) -> Home | None:
     """
     try:
         if create:
-            os.makedirs(path, 0o700, exist_ok=True)
+            _make_users_folder(path, group=group)
         user_fd = os.open(path, _DIRECTORY)
     except FileNotFoundError:
         if create:
@@ -195,10 +206,19 @@ def arrive(path: str, *, group: bool, create: bool) -> Home | None:
                 _tag(own_fd)
             fd = _enter(FORMAT, own_fd, group=group, create=create)
         finally:
-            os.close(own_fd)
+            shut(own_fd)
     finally:
-        os.close(user_fd)
+        shut(user_fd)
     return None if fd is None else Home(os.path.join(path, OWN, FORMAT), fd, group=group)
+
+
+def _make_users_folder(path: str, *, group: bool) -> None:
+    try:
+        os.makedirs(path, 0o700)
+    except FileExistsError:
+        return
+    if group:
+        os.chmod(path, 0o2770)
 
 
 def _enter(name: str, parent: int, *, group: bool, create: bool) -> int | None:
@@ -220,7 +240,7 @@ def _enter(name: str, parent: int, *, group: bool, create: bool) -> int | None:
     try:
         _check(os.fstat(fd), name, group=group)
     except BaseException:
-        os.close(fd)
+        shut(fd)
         raise
     return fd
 
@@ -244,4 +264,4 @@ def _tag(own_fd: int) -> None:
     try:
         os.write(fd, _TAG)
     finally:
-        os.close(fd)
+        shut(fd)

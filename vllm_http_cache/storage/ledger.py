@@ -17,17 +17,23 @@ import os
 import stat
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import overload
 
 from xxhash import xxh3_64_intdigest
 
+from .devices import shut
 from .formats import occupied_by_older
 from .layout import FOLDERS, Home
-from .locks import PATIENCE, lock, unlock
+from .locks import lock, unlock
 
 __all__ = ["HOME", "SLOTS", "Ledger", "Page"]
+
+PATIENCE = 2.0  # seconds that the lock is waited for, and how many
+IMPATIENCE = 0.02  # after it was not released in time, for an
+INTERVAL = 10.0
 
 SLOTS = 128
 HOME = len(FOLDERS)  # the account of everything outside the folders
@@ -118,12 +124,12 @@ class Ledger:
         self._fd = -1
         self.slot: int | None = None
         self.held = 0  # octets reserved by this process; the page is told at each turn
+        self._impatient_until = 0.0
         self._boot = 0 if home.remote else boot()
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        shut(fd)
 
     __del__ = close
 
@@ -133,10 +139,11 @@ class Ledger:
 
         :raises TimeoutError: another process kept it for too long.
         """
-        if not self._mutex.acquire(timeout=PATIENCE):
+        patience = PATIENCE if time.monotonic() >= self._impatient_until else IMPATIENCE
+        if not self._mutex.acquire(timeout=patience):
             raise TimeoutError(errno.ETIMEDOUT, "the ledger was not released in time")
         try:
-            self._lock()
+            self._lock(patience)
             try:
                 yield self._load()
             finally:
@@ -144,11 +151,15 @@ class Ledger:
         finally:
             self._mutex.release()
 
-    def _lock(self) -> None:
+    def _lock(self, patience: float) -> None:
         for _ in range(8):
             if self._fd < 0:
                 self._fd = self._home.open("ledger", os.O_RDWR | os.O_CREAT)
-            lock(self._fd)
+            try:
+                lock(self._fd, patience)
+            except TimeoutError:  # its holder has stopped, it seems: not everybody need wait for it in turn
+                self._impatient_until = time.monotonic() + INTERVAL
+                raise
             if os.fstat(self._fd).st_nlink:
                 return
             self.close()  # somebody has removed it; the one in its place counts
@@ -178,6 +189,7 @@ class Ledger:
         if not set(FOLDERS).intersection(self._home.names(".")):
             self.count(page, HOME)
             page.counted = 1
+        os.ftruncate(self._fd, _SIZE)
         os.pwrite(self._fd, page.sealed(), 0)
         self.count(page, HOME)  # the page itself included
         self.save(page)
@@ -198,7 +210,11 @@ class Ledger:
         if not page.counted or page.used + page.reserved + amount > limit:
             return False
         self.held += amount
-        self.save(page)
+        try:
+            self.save(page)
+        except OSError:
+            self.held -= amount
+            raise
         return True
 
     @contextmanager
@@ -207,7 +223,11 @@ class Ledger:
 
         What lies outside the folders is counted anew instead.
         """
-        before = self._blocks(folder)
+        before = 0
+        if folder == HOME:
+            page.set_account(HOME, page.account(HOME) + self._home.slack)
+        else:
+            before = self._home.folder_blocks(FOLDERS[folder])
         page.changing = folder
         self.save(page)
         amounts: list[int] = []
@@ -215,12 +235,10 @@ class Ledger:
         if folder == HOME:
             self.count(page, HOME)
         else:
-            page.set_account(folder, page.account(folder) + sum(amounts) + self._blocks(folder) - before)
+            grown = self._home.blocks(FOLDERS[folder]) - before
+            page.set_account(folder, page.account(folder) + sum(amounts) + grown)
         page.changing = _CLEAN
         self.save(page)
-
-    def _blocks(self, folder: int) -> int:
-        return 0 if folder == HOME else self._home.blocks(FOLDERS[folder])
 
     def count(self, page: Page, folder: int) -> None:
         """Set an account to what is there. The caller saves."""

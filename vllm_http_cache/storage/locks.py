@@ -10,9 +10,8 @@ import errno
 import fcntl
 import time
 
-__all__ = ["PATIENCE", "lock", "try_lock", "unlock"]
+__all__ = ["lock", "try_lock", "unlock"]
 
-PATIENCE = 2.0  # seconds
 _MISSING = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 
 
@@ -29,14 +28,14 @@ def try_lock(fd: int) -> bool | None:
     return True
 
 
-def lock(fd: int, patience: float | None = None) -> None:
+def lock(fd: int, patience: float) -> None:
     """Lock an open file.
 
-    :raises TimeoutError: another has kept it for *patience* seconds (default: two).
+    :raises TimeoutError: another has kept it for *patience* seconds.
     """
     if try_lock(fd) is not False:
         return
-    deadline = time.monotonic() + (PATIENCE if patience is None else patience)
+    deadline = time.monotonic() + patience
     pause = 0.0001
     while time.monotonic() < deadline:
         time.sleep(pause)

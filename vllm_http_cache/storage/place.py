@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from errno import ENOENT
 
 from .claims import Claims
 from .layout import Home
@@ -39,19 +40,29 @@ class Place:
                     self._slot = slot
         return True
 
-    def new_path(self) -> str:
-        """Where a new file of this writer's can be made."""
-        if self._slot is None:
-            raise FileNotFoundError("not a writer")
-        return self._slot.new_path()
+    def new_file(self) -> tuple[str, int]:
+        """The path and the descriptor of a new file of this writer's; room for it has been reserved.
 
-    def write_file(self, path: str, data: bytes, *, fsync: bool = False, times: tuple[int, int] | None = None) -> None:
-        """Write a file anew; room for it has been reserved. *times* are nanoseconds (used, modified).
-
-        :raises OSError: it has not been written; the old file, if any, is untouched.
+        :raises OSError: it cannot be made.
         """
+        slot = self._slot
+        if slot is None:
+            raise FileNotFoundError(ENOENT, "no longer a writer")
+        path = slot.new_path()
         try:
-            fd = self.home.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            return path, self.home.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileNotFoundError:  # somebody has removed its folder
+            if self._slot is slot:
+                self._slot = self.ledger.slot = None
+            raise
+
+    def write_file(self, data: bytes, *, fsync: bool = False, times: tuple[int, int] | None = None) -> str:
+        """Write a new file and close it. *times* are those of use and modification, in nanoseconds.
+
+        :raises OSError: nothing is left of it.
+        """
+        path, fd = self.new_file()
+        try:
             try:
                 view = memoryview(data)
                 while view:
@@ -62,6 +73,15 @@ class Place:
                     os.fsync(fd)
             finally:
                 os.close(fd)
+        except OSError:
+            self.home.unlink(path)
+            raise
+        return path
+
+    def move_file(self, path: str, target: str) -> None:
+        """:raises OSError: it is neither here nor there."""
+        try:
+            self.home.replace(path, target)
         except OSError:
             self.home.unlink(path)
             raise

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from xxhash import xxh3_64_digest
 
 from ..rfc9111.message import BodyRef
+from .devices import shut
 from .layout import Home, file_path, is_body
 from .protocol import BodyDamaged, BodyReader
 
@@ -49,7 +50,7 @@ def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str]
     try:
         data = read_file(fd, length, 0, extra=1, wait=wait)
     finally:
-        os.close(fd)
+        shut(fd)
     if len(data) == length and (not length or xxh3_64_digest(data) == ref.digests):
         return _Memory(data)
     damaged(name)
@@ -130,8 +131,7 @@ class _Blocks:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         self._last = (-1, b"")
-        if fd >= 0:
-            os.close(fd)
+        shut(fd)
 
     __del__ = close
 

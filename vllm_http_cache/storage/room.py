@@ -8,10 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import ENOSPC
 from functools import partial
 
 from .access import Access
+from .devices import shut
 from .formats import remove_older
+from .growing import withdraw_dead
 from .janitor import Janitor
 from .ledger import HOME, Page
 from .locks import lock
@@ -35,10 +38,10 @@ class Limits:
     max_size: int
     max_entry_size: int | None
     ttl: float
-    free_space_floor: int
+    free_space_floor: int | None
 
     def __post_init__(self) -> None:
-        if not all(limit >= 0 for limit in (self.largest, self.ttl, self.free_space_floor)):
+        if not all(limit >= 0 for limit in (self.largest, self.ttl, self.free_space_floor or 0)):
             raise ValueError("a limit is a number of octets or seconds, 0 or more")
 
     @property
@@ -95,8 +98,9 @@ class Room:
         if not place.join(self._limits.max_size):
             return False
         place.settle()
-        free = place.home.free()
-        if free is not None and free - amount < self._limits.free_space_floor:
+        device = place.home.device()
+        if device is not None and device.free - amount < device.floor(self._limits.free_space_floor):
+            self._warn("reserving room", OSError(ENOSPC, "the device must keep some free space"))
             return False
         with place.ledger.locked() as page:
             granted = place.ledger.reserve(page, amount, self._limits.max_size)
@@ -130,7 +134,7 @@ class Room:
         except TimeoutError:
             pass  # another process is at it
         except OSError as error:
-            if place.alive:
+            if place.alive and place.home.stands():
                 self._warn("tidying up", error)
 
     def _tidy_alone(self, place: Place) -> Iterator[object]:
@@ -154,25 +158,25 @@ class Room:
             os.utime(fd)
             yield os.fstat(fd).st_mtime
         finally:
-            os.close(fd)
+            shut(fd)
 
     def _bury(self, place: Place) -> None:
         if remove_older(place.home):
             place.count_home()
-        if bury_dead(place.home, place.ledger):
+        dead = bury_dead(place.home, place.ledger)
+        withdraw_dead(place.home)
+        if dead:
             with place.ledger.locked() as page:
                 place.ledger.look_soon(page, self._clock() + 2 * GRACE)
 
     def _evict(self, place: Place, disk: float) -> Iterator[object]:
         wanted, self._wanted = self._wanted, 0
-        free = place.home.free()
-        lacking = 0 if free is None else max(wanted + self._limits.free_space_floor - free, 0)
 
         def goal(page: Page) -> int:
             bound = self._limits.max_size
-            if not lacking and page.used + page.reserved + wanted <= HIGH * bound:
+            if page.used + page.reserved + wanted <= HIGH * bound:
                 return page.used
-            low = int(min(LOW * bound, bound - page.reserved - wanted, page.used - lacking))
+            low = int(min(LOW * bound, bound - page.reserved - wanted))
             return low if low >= page.account(HOME) else page.used  # else removing everything would not help
 
         return evict(place.home, place.ledger, goal, self._clock(), disk)

@@ -12,6 +12,7 @@ import random
 import stat
 from dataclasses import dataclass
 
+from .devices import shut
 from .layout import Home, file_path, is_key
 from .protocol import Record
 from .readers import read_file
@@ -60,34 +61,40 @@ class Shelf:
         loaded = self._memo.get(key)
         if loaded is None and is_key(key) is None:
             raise ValueError(f"{key!r} is not a key")
-        if not wait and home.remote:
-            raise BlockingIOError
+        if home.remote:  # there, only opening a file tells what it is now
+            if not wait:
+                raise BlockingIOError
+            return self._load(home, key, loaded, wait=wait)
         try:
             status = os.stat(f"{key[:2]}/{key}", dir_fd=home.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        generation = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if loaded is not None and loaded.generation == generation:
+        if loaded is not None and loaded.generation == (status.st_ino, status.st_mtime_ns, status.st_size):
             return loaded
         if not stat.S_ISREG(status.st_mode):
-            return Loaded(generation, None)
-        return self._load(home, key, generation, wait=wait)
+            return Loaded(_generation(status), None)
+        return self._load(home, key, None, wait=wait)
 
-    def _load(self, home: Home, key: str, generation: Generation, *, wait: bool) -> Loaded | None:
+    def _load(self, home: Home, key: str, known: Loaded | None, *, wait: bool) -> Loaded | None:
         try:
             fd = _open_quietly(home, file_path(key))
         except FileNotFoundError:
             return None
         try:
             status = os.fstat(fd)
+            generation = _generation(status)
+            if known is not None and known.generation == generation:
+                return known
+            if not stat.S_ISREG(status.st_mode):
+                return Loaded(generation, None)
             data = read_file(fd, min(status.st_size, LARGEST), 0, extra=1, wait=wait)
         finally:
-            os.close(fd)
+            shut(fd)
         responses = decode(data, key)
-        loaded = Loaded((status.st_ino, status.st_mtime_ns, status.st_size), None, used=status.st_atime)
+        loaded = Loaded(generation, None, used=status.st_atime)
         if responses:
             times = [stored.confirmed for stored in responses]
-            loaded.record = Record(responses, loaded.generation)
+            loaded.record = Record(responses, generation)
             loaded.oldest, loaded.newest = min(times), max(times)
             if len(data) <= _LARGEST_KEPT:
                 self._keep(key, loaded)
@@ -109,12 +116,16 @@ class Shelf:
             return
         try:
             status = os.fstat(fd)
-            if (status.st_ino, status.st_mtime_ns, status.st_size) == loaded.generation:
+            if _generation(status) == loaded.generation:
                 _touch(fd, now, status.st_mtime_ns)
         except OSError:
             pass
         finally:
-            os.close(fd)
+            shut(fd)
+
+
+def _generation(status: os.stat_result) -> Generation:
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _open_quietly(home: Home, path: str) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import random
 import time
+from errno import EUSERS
 
+from .devices import shut
 from .growing import withdraw_dead
 from .layout import Home
 from .ledger import HOME, SLOTS, Ledger, Page
@@ -43,8 +45,7 @@ class Slot:
 
     def close(self) -> None:
         life, self._life = self._life, -1
-        if life >= 0:
-            os.close(life)
+        shut(life)
 
     __del__ = close
 
@@ -63,7 +64,7 @@ def join(home: Home, ledger: Ledger, limit: int) -> Slot | None:
             if not _is_dead(home, number, life):
                 continue
             with ledger.locked() as page:
-                _bury(home, page, number)
+                _bury(home, ledger, page, number)
                 if page.used + page.reserved + home.slack > limit:
                     return None
                 with ledger.changing(page, HOME):
@@ -72,29 +73,26 @@ def join(home: Home, ledger: Ledger, limit: int) -> Slot | None:
             life = -1
             return slot
         finally:
-            if life >= 0:
-                os.close(life)
-    return None
+            shut(life)
+    raise OSError(EUSERS, f"there are {SLOTS} writers already")
 
 
 def bury_dead(home: Home, ledger: Ledger) -> bool:
     """Remove what dead writers have left behind and give back the room they held; whether there were any."""
+    with ledger.locked() as page:
+        numbers = {number for number in range(SLOTS) if page.reservation(number)}
+    folders = (name.removesuffix(".d") for name in home.names("writers") if name.endswith(".d"))
+    numbers.update(int(name) for name in folders if name.isdecimal() and int(name) < SLOTS)
     found = False
-    for name in home.names("writers"):
-        number = name.removesuffix(".d")
-        if name == number or not number.isdecimal() or int(number) >= SLOTS or int(number) == ledger.slot:
-            continue
+    for number in numbers - {ledger.slot}:
         life = home.open(f"writers/{number}", os.O_RDWR | os.O_CREAT)
         try:
-            if _is_dead(home, int(number), life):
+            if _is_dead(home, number, life):
                 with ledger.locked() as page:
-                    _bury(home, page, int(number))
-                    home.remove_folder(name)
-                    ledger.count(page, HOME)
-                    ledger.save(page)
+                    _bury(home, ledger, page, number)
                 found = True
         finally:
-            os.close(life)
+            shut(life)
     return found
 
 
@@ -112,18 +110,14 @@ def leave(home: Home, ledger: Ledger, slot: Slot) -> None:
     """Stop being a writer; what is unfinished is gone."""
     with ledger.locked() as page:
         ledger.slot, ledger.held = None, 0
-        _bury(home, page, slot.number)
-        home.remove_folder(slot.folder)
-        ledger.count(page, HOME)
-        ledger.save(page)
-    slot.close()
+        _bury(home, ledger, page, slot.number)
+    withdraw_dead(home)
 
 
-def _bury(home: Home, page: Page, number: int) -> None:
+def _bury(home: Home, ledger: Ledger, page: Page, number: int) -> None:
     folder = f"writers/{number}.d"
-    left = home.names(folder)
-    for name in left:
+    for name in home.names(folder):
         home.unlink(f"{folder}/{name}")
-    if left:
-        withdraw_dead(home)
     page.set_reservation(number, 0)
+    with ledger.changing(page, HOME):
+        home.remove_folder(folder)

@@ -6,13 +6,14 @@ strength of an earlier look: each file is looked at again when the ledger is loc
 
 from __future__ import annotations
 
-import os
 import stat
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
 
-from .layout import FOLDERS, Home, file_path, is_body, is_key
+from .layout import FOLDERS, Home, is_body, is_key
 from .ledger import HOME, Ledger, Page
 from .records import names
 from .shelf import Loaded, Shelf
@@ -20,24 +21,9 @@ from .shelf import Loaded, Shelf
 __all__ = ["GRACE", "SKEW", "count", "evict", "look_through", "remove"]
 
 GRACE = 60.0  # seconds between a body's commit and its record, at most
+TURN = 0.01  # seconds for which the ledger is kept, about
+_STILL_OPEN = (".nfs", ".smb", ".fuse_hidden")  # what network file systems call a removed file until it is closed
 SKEW = 60.0  # seconds by which a clock may be ahead
-
-
-@dataclass(slots=True)
-class Entry:
-    """A key's files, as they were when looked at."""
-
-    key: str
-    record: os.stat_result | None = None
-    bodies: list[str] = field(default_factory=list)
-    size: int = 0
-    newest: float = 0.0  # when the last of its bodies was committed
-
-    def last_used(self, now: float) -> float:
-        """A time of use in the future is none."""
-        if self.record is None or self.record.st_atime > now + SKEW:
-            return 0.0
-        return self.record.st_atime
 
 
 def count(ledger: Ledger) -> None:
@@ -62,37 +48,67 @@ def evict(home: Home, ledger: Ledger, goal: Callable[[Page], int], now: float, d
         excess = page.used - goal(page)
     if excess <= 0:
         return
-    entries = [entry for folder in FOLDERS for entry in _entries(home, folder)]
-    entries.sort(key=lambda entry: (entry.last_used(now), entry.key))
-    victims: dict[int, list[Entry]] = defaultdict(list)
-    for entry in entries:
+    victims: dict[str, dict[str, int]] = defaultdict(dict)
+    for used, key, size in merge(
+        *(_by_use(home, folder, now, disk) for folder in FOLDERS)
+    ):  # sorting all keeps the GIL
         if excess <= 0:
             break
-        if entry.record is not None or _settled(entry.newest, disk):
-            excess -= entry.size
-            victims[int(entry.key[:2], 16)].append(entry)
+        excess -= size
+        victims[key[:2]][key] = used
     for folder, chosen in victims.items():
-        with ledger.locked() as page, ledger.changing(page, folder) as amounts:
-            amounts.extend(-_remove_entry(home, entry) for entry in chosen)
-            home.remove_folder(FOLDERS[folder])
-        yield -sum(amounts)
+        while chosen:
+            start = time.monotonic()
+            with ledger.locked() as page, ledger.changing(page, int(folder, 16)) as amounts:
+                entries = _entries(home, folder)
+                while chosen and time.monotonic() - start < TURN:
+                    key, used = chosen.popitem()
+                    entry = entries.get(key)
+                    if entry is not None and used == _last_used(entry, now) and _may_go(entry, disk):
+                        amounts.extend(-remove(home, f"{folder}/{name}") for name in entry.names)
+                home.remove_folder(folder)
+            yield -sum(amounts)
+            _rest(start)
 
 
-def _entries(home: Home, folder: str) -> list[Entry]:
-    entries: dict[str, Entry] = {}
-    for name in home.names(folder):
-        key = name[:64]
-        status = home.status(f"{folder}/{name}")
-        if status is None or is_key(key) is None or key[:2] != folder:
-            continue
-        entry = entries.setdefault(key, Entry(key))
-        entry.size += home.cost(status)
-        if name == key:
-            entry.record = status
-        else:
-            entry.bodies.append(name)
-            entry.newest = max(entry.newest, status.st_ctime)
-    return list(entries.values())
+@dataclass(slots=True)
+class Entry:
+    """A key's files, as they are at the moment."""
+
+    names: list[str] = field(default_factory=list)  # the record's first
+    size: int = 0
+    used: int | None = None  # nanoseconds since the epoch; None: there is no record
+    newest: float = 0.0  # when the last of its bodies was committed
+
+
+def _by_use(home: Home, folder: str, now: float, disk: float) -> list[tuple[int, str, int]]:
+    """When each entry of a folder that may go was used last, its key and its size; least recently used first."""
+    entries = _entries(home, folder).items()
+    return sorted((_last_used(entry, now), key, entry.size) for key, entry in entries if _may_go(entry, disk))
+
+
+def _entries(home: Home, folder: str) -> dict[str, Entry]:
+    entries: dict[str, Entry] = defaultdict(Entry)
+    for name in sorted(home.names(folder)):
+        status = home.status(f"{folder}/{name}") if is_key(name[:64]) and name[:2] == folder else None
+        if status is not None:
+            entry = entries[name[:64]]
+            entry.names.append(name)
+            entry.size += home.cost(status)
+            if name == name[:64]:
+                entry.used = status.st_atime_ns
+            else:
+                entry.newest = max(entry.newest, status.st_ctime)
+    return entries
+
+
+def _last_used(entry: Entry, now: float) -> int:
+    """A time of use in the future is none."""
+    return entry.used if entry.used is not None and entry.used <= (now + SKEW) * 1e9 else 0
+
+
+def _may_go(entry: Entry, disk: float) -> bool:
+    return entry.used is not None or _settled(entry.newest, disk)
 
 
 def _settled(changed: float, disk: float) -> bool:
@@ -100,18 +116,11 @@ def _settled(changed: float, disk: float) -> bool:
     return not disk - GRACE <= changed <= disk + SKEW
 
 
-def _remove_entry(home: Home, entry: Entry) -> int:
-    status = home.status(file_path(entry.key))
-    if entry.record is None:
-        if status is not None:
-            return 0
-    elif status is None or _mark(status) != _mark(entry.record):
-        return 0  # replaced, or used again
-    return sum(remove(home, file_path(name)) for name in (entry.key, *entry.bodies))
-
-
-def _mark(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_mtime_ns, status.st_atime_ns
+def _rest(start: float) -> None:
+    """Let others have the ledger, and the interpreter, for as long as they were kept from it."""
+    kept = time.monotonic() - start
+    if kept > 0.001:
+        time.sleep(min(kept, TURN))
 
 
 def remove(home: Home, path: str) -> int:
@@ -133,6 +142,7 @@ def look_through(
     """
     shelf = Shelf()
     for number, folder in enumerate(FOLDERS):
+        start = time.monotonic()
         listed = home.names(folder)
         named: set[str] = set()
         for key in filter(is_key, listed):
@@ -147,12 +157,14 @@ def look_through(
                 with ledger.changing(page, number) as amounts:
                     again = [name for name in loose if _is_loose(home, shelf, folder, name, disk)]
                     amounts.extend(-remove(home, f"{folder}/{name}") for name in again)
-            if listed:
-                home.remove_folder(folder)
-            if listed or page.account(number):
+            if not home.remove_folder(folder) or page.account(number):
                 ledger.count(page, number)
                 ledger.save(page)
         yield
+        _rest(start)
+    with ledger.locked() as page:
+        ledger.count(page, HOME)
+        ledger.save(page)
 
 
 def _load(shelf: Shelf, home: Home, key: str) -> Loaded | None:
@@ -167,7 +179,7 @@ def _is_loose(home: Home, shelf: Shelf, folder: str, name: str, disk: float) -> 
     if is_key(name) and name[:2] == folder:
         return False
     status = home.status(f"{folder}/{name}")
-    if status is None or not _settled(status.st_ctime, disk):
+    if status is None or not _settled(status.st_ctime, disk) or name.startswith(_STILL_OPEN):
         return False
     loaded = _load(shelf, home, name[:64]) if is_body(name) and name[:2] == folder else None
     return loaded is None or loaded.record is None or name not in names(loaded.record.responses)

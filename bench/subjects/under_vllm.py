@@ -1,0 +1,160 @@
+"""vLLM's media connector: bare, with its built-in cache, and with our plugin.
+
+Where vLLM is not installed, what of it stands between a URL and its octets is re-created in ``recreated.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from . import AsyncSubject, Makers, Subject
+from .names import NONE, OURS, OWN
+
+__all__ = ["SUBJECTS", "connector", "recreated_connector"]
+
+TIMEOUT = 60  # seconds
+VARIABLE = "VLLM_MEDIA_CACHE"
+METHODS = ("get_response", "get_async_response", "get_sync_client", "get_async_client", "vllm_http_cache")
+
+
+def connector(cache: str, folder: Path) -> Any:
+    """A ``MediaConnector`` with the plugin registered, or absent."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from vllm.multimodal.media import MediaConnector
+
+    _take_out_plugin(MediaConnector)
+    os.environ.pop(VARIABLE, None)
+    if cache != NONE:
+        os.environ[VARIABLE] = str(folder)
+    if cache == OURS:
+        from vllm_http_cache.vllm import register
+
+        register()
+    return MediaConnector()
+
+
+def _take_out_plugin(media_connector: Any) -> None:
+    from vllm import envs
+    from vllm.connections import global_http_connection as connection
+
+    seam = vars(connection).get("vllm_http_cache")
+    if seam is None:
+        return
+    if seam._media._media is not None:
+        seam._media._media.cache.close()
+    for name in METHODS:
+        vars(connection).pop(name)
+    vars(envs).pop(VARIABLE)
+    for name in ("load_from_url", "load_from_url_async"):
+        setattr(media_connector, name, getattr(media_connector, name).__wrapped__)
+
+
+def recreated_connector(cache: str, folder: Path) -> Any:
+    from .recreated import MediaConnector
+
+    if cache != OURS:
+        return MediaConnector(folder if cache == OWN else None)
+    from vllm_http_cache.settings import Settings, open_cache
+    from vllm_http_cache.vllm.connection import Seam
+    from vllm_http_cache.vllm.connector import wrapped_load, wrapped_load_async
+    from vllm_http_cache.vllm.media import Media
+
+    class WithPlugin(MediaConnector):
+        load_from_url = wrapped_load(MediaConnector.load_from_url)
+        load_from_url_async = wrapped_load_async(MediaConnector.load_from_url_async)
+
+    settings = Settings(path=folder)
+    cache_ = open_cache(settings)
+    assert cache_ is not None
+    made = WithPlugin(None)
+    Seam(made.connection, lambda: Media(cache_, settings)).take()
+    return made
+
+
+class NoMedia:
+    """A ``MediaIO`` that makes nothing of the octets."""
+
+    def get_max_bytes(self) -> None:
+        return None
+
+    def load_bytes(self, data: bytes) -> bytes:
+        return data
+
+
+class Sync(Subject):
+    def __init__(self, connect: Any, cache: str) -> None:
+        self._connect = connect
+        self._cache = cache
+        self._tag = ""
+
+    def open(self, folder: Path) -> None:
+        self._connector = self._connect(self._cache, folder)
+
+    def close(self) -> None:
+        session = self._connector.connection._sync_client
+        if session is not None:
+            session.close()
+
+    def get(self, url: str) -> bytes:
+        data: bytes = self._connector.load_from_url(url, NoMedia(), fetch_timeout=TIMEOUT)
+        return data
+
+    def validate(self, url: str) -> bytes:
+        if self._cache != NONE:
+            return self.get(url)
+        connection = self._connector.connection
+        if not self._tag:
+            self._tag = connection.get_response(url).headers["ETag"]
+        with connection.get_response(url, stream=True, extra_headers={"If-None-Match": self._tag}) as response:
+            assert response.status_code == 304
+            content: bytes = response.content
+            return content
+
+
+class Async(AsyncSubject):
+    def __init__(self, connect: Any, cache: str) -> None:
+        self._connect = connect
+        self._cache = cache
+        self._tag = ""
+
+    async def open(self, folder: Path) -> None:
+        self._connector = self._connect(self._cache, folder)
+
+    async def close(self) -> None:
+        connection = self._connector.connection
+        session, connection._async_client = connection._async_client, None
+        if session is not None:
+            await session.close()
+
+    async def get(self, url: str) -> bytes:
+        data: bytes = await self._connector.load_from_url_async(url, NoMedia(), fetch_timeout=TIMEOUT)
+        return data
+
+    async def validate(self, url: str) -> bytes:
+        if self._cache != NONE:
+            return await self.get(url)
+        connection = self._connector.connection
+        if not self._tag:
+            async with await connection.get_async_response(url) as response:
+                self._tag = response.headers["ETag"]
+        async with await connection.get_async_response(url, extra_headers={"If-None-Match": self._tag}) as response:
+            assert response.status == 304
+            content: bytes = await response.read()
+            return content
+
+
+def _caches(subject: Any, connect: Any) -> dict[str, Any]:
+    return {cache: partial(subject, connect, cache) for cache in (NONE, OURS, OWN)}
+
+
+SUBJECTS: Makers = {
+    "vllm": _caches(Sync, connector),
+    "vllm async": _caches(Async, connector),
+    "vllm re-created": _caches(Sync, recreated_connector),
+    "vllm re-created async": _caches(Async, recreated_connector),
+}
