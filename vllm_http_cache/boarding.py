@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .bodies import DownloadSupply, ForeignSupply
 from .flights import Landing, Seat, Ticket
-from .steps import Again, Alone, Joined
+from .steps import Again, Alone, Failed, Joined
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -25,7 +25,7 @@ class Boarding:
 
     def __init__(self, cache: Cache, caller: Caller, flight: str, bell: Bell) -> None:
         self.flight = flight
-        self.outcome: Seat | Joined | Again | Alone = Alone()
+        self.outcome: Seat | Joined | Again | Alone | Failed = Alone()
         self._cache = cache
         self._caller = caller
         self._came: Seat | Landing | Again | Alone | Ticket | None = cache.flights.enter(flight, bell)
@@ -44,36 +44,46 @@ class Boarding:
             self._came = self._cache.flights.collect(self._came)
 
     def __iter__(self) -> Iterator[float]:
-        """Seconds to pause before looking again.
-
-        :raises Exception: the caller's time-out error.
-        """
+        """Seconds to pause before looking again."""
         self._collect()
         came = self._came
         assert not isinstance(came, Ticket)
         if came is None:
-            raise self._caller.timed_out()
-        if isinstance(came, Landing):
+            self.outcome = self._timed_out()
+        elif isinstance(came, Landing):
             reader = came.download.attach()
             self.outcome = Joined(came.stored, DownloadSupply(came.download, reader)) if reader else Again()
         elif isinstance(came, Seat):
             yield from self._lead(came)
         else:
             self.outcome = came
+            if isinstance(came, Again):  # perhaps its leader has joined another process, and so may we
+                self._join_another_process()
+
+    def _timed_out(self) -> Failed:
+        return Failed(self._caller.timed_out(), self._cache.clock())
+
+    def _join_another_process(self) -> bool:
+        storage = self._cache.storage
+        growing = storage.growing(self.flight)
+        if growing is not None:
+            self.outcome = Joined(growing.stored, ForeignSupply(growing, lambda: storage.claim(self.flight)))
+        return growing is not None
 
     def _lead(self, seat: Seat) -> Iterator[float]:
         """Lead once no other process does, or join what another process is receiving."""
         storage, timeout = self._cache.storage, self._caller.timeout
         waited, pause = 0.0, FIRST_PAUSE
         while (claim := storage.claim(self.flight)) is None:
-            if (growing := storage.growing(self.flight)) is not None:
-                self.outcome = Joined(growing.stored, ForeignSupply(growing, lambda: storage.claim(self.flight)))
+            if self._join_another_process():
                 seat.finish()
                 return
             if waited > (CLAIM_SECONDS if timeout is None else timeout):
                 if timeout is not None:
-                    raise self._caller.timed_out()
-                seat.finish()
+                    self.outcome = self._timed_out()
+                    seat.abandon()
+                else:
+                    seat.finish()
                 return
             yield pause
             waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)

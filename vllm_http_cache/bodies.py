@@ -193,12 +193,17 @@ class _Body:
         caller: Caller,
         stored: StoredResponse | None,
         resume: Callable[[], Any] | None,
+        *,
+        own: bool = False,
     ) -> None:
         self.length = supply.length
         self._supply: Supply | None = supply
         self._caller = caller
         self._stored = stored
-        self._resume = resume  # None: the supply's failure is this caller's own
+        self._resume = resume
+        self._own = own  # the supply is this caller's own request: its failure is the client's own error
+        self.storing = isinstance(supply, DownloadSupply)
+        self.continued: Fetched | None = None  # the answer to the request that goes on
         self._given = 0
         self._rest: Any = None  # the body of the request that goes on
         self._failed: Exception | None = None
@@ -209,18 +214,25 @@ class _Body:
             self._supply = None
 
     def _error(self, broken: Broken) -> Exception:
-        """The client's own error: from now on, whatever is asked of this body."""
-        self._failed = broken.error or self._caller.broken(str(broken))
+        """The error of this caller's client: from now on, whatever is asked of this body."""
+        self._failed = (self._own and broken.error) or self._caller.broken(str(broken))
         return self._failed
 
     def _continues(self, fetched: Fetched) -> bool:
         """Whether another answer goes on with the same representation."""
         stored, response = self._stored, fetched.response
-        return (
-            stored is not None and stored.status == response.status and same_strong_tag(stored.fields, response.fields)
+        if stored is None or stored.status != response.status:
+            return False
+        alike = all(
+            stored.fields.get(name) == response.fields.get(name) for name in ("content-encoding", "content-range")
         )
+        return alike and same_strong_tag(stored.fields, response.fields)
 
-    def _skip(self, data: bytes, skipped: int) -> bytes:
+    def _went_on(self, fetched: Fetched, skipped: int, data: bytes, error: Exception) -> bytes:
+        """The octets after those given, when the other answer turned out to have them."""
+        if skipped < 0 or (not data and skipped != self._given):
+            raise error
+        self._rest, self._failed = fetched.body, None
         return data[self._given - skipped :]
 
     def __del__(self) -> None:
@@ -253,22 +265,23 @@ class CachedBody(_Body):
         return bytes(self._rest.read()) if self._rest is not None else b""
 
     def _go_on(self, broken: Broken) -> bytes:
-        if self._resume is None:
-            raise self._error(broken)
-        fetched, self._resume = self._resume(), None
-        if not self._continues(fetched):
-            fetched.body.close()
-            raise self._error(broken)
-        self._rest = fetched.body
-        skipped = 0
-        while (data := self._rest.read()) and skipped + len(data) <= self._given:
-            skipped += len(data)
-        return self._skip(data, skipped)
+        error = self._error(broken)  # also when what follows is interrupted
+        resume, self._resume = self._resume, None
+        if resume is None:
+            raise error
+        self.continued = fetched = resume()
+        skipped, data = 0, b""
+        if self._continues(fetched):
+            while (data := fetched.body.read()) and skipped + len(data) <= self._given:
+                skipped += len(data)
+        else:
+            skipped = -1
+        return self._went_on(fetched, skipped, data, error)
 
     def close(self) -> None:
         self._end()
-        if self._rest is not None:
-            self._rest.close()
+        if self.continued is not None:
+            self.continued.body.close()
 
 
 class AsyncCachedBody(_Body):
@@ -283,7 +296,7 @@ class AsyncCachedBody(_Body):
                 try:
                     data = self._supply.take(wait=False)
                 except BlockingIOError:
-                    data = await in_thread(self._supply.take)
+                    data = await self._take_in_thread(self._supply)
                 if data is None:
                     await self._supply.await_more(self._caller)
                     continue
@@ -297,6 +310,16 @@ class AsyncCachedBody(_Body):
         if self._failed is not None:
             raise self._failed
         return bytes(await self._rest.read()) if self._rest is not None else b""
+
+    async def _take_in_thread(self, supply: Supply) -> bytes | None:
+        try:
+            return await in_thread(supply.take)
+        except Broken:
+            raise
+        except BaseException:  # the thread goes on, and takes octets that nobody will have
+            self._error(Broken("a read of this body was interrupted"))
+            self._end()
+            raise
 
     def ready(self) -> bytes | None:
         """The next chunk if it is there without waiting (empty at the end), otherwise None."""
@@ -313,20 +336,20 @@ class AsyncCachedBody(_Body):
         return data
 
     async def _go_on(self, broken: Broken) -> bytes:
-        if self._resume is None:
-            raise self._error(broken)
+        error = self._error(broken)
         resume, self._resume = self._resume, None
-        fetched = await resume()
-        if not self._continues(fetched):
-            await fetched.body.aclose()
-            raise self._error(broken)
-        self._rest = fetched.body
-        skipped = 0
-        while (data := await self._rest.read()) and skipped + len(data) <= self._given:
-            skipped += len(data)
-        return self._skip(data, skipped)
+        if resume is None:
+            raise error
+        self.continued = fetched = await resume()
+        skipped, data = 0, b""
+        if self._continues(fetched):
+            while (data := await fetched.body.read()) and skipped + len(data) <= self._given:
+                skipped += len(data)
+        else:
+            skipped = -1
+        return self._went_on(fetched, skipped, data, error)
 
     async def aclose(self) -> None:
         self._end()
-        if self._rest is not None:
-            await self._rest.aclose()
+        if self.continued is not None:
+            await self.continued.body.aclose()

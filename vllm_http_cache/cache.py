@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 
@@ -24,7 +24,7 @@ from .course import Course
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
 from .hits import Hit, Hits
-from .loops import in_thread, spawn
+from .loops import Task, in_thread, spawn
 from .rfc9111.judging import merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
@@ -34,6 +34,7 @@ from .transfers import PulledDownload, PumpedDownload
 from .wire import AsyncSend, Caller, Fetched, Send
 
 if TYPE_CHECKING:
+    from .downloads import Download
     from .metrics import Metrics
 
 __all__ = ["Cache"]
@@ -42,6 +43,7 @@ log = logging.getLogger("vllm_http_cache")
 
 SWAPS = 8  # attempts to change a record that others are changing too
 BACKGROUND = 16  # validations in the background at once
+CLOSING_SECONDS = 1.0
 
 Changes = tuple[tuple[StoredResponse, StoredResponse | None], ...]
 
@@ -69,7 +71,8 @@ class Cache:
         self.metrics = metrics
         self.flights = Flights()
         self.hits = Hits(storage, self.options, clock)
-        self._background: dict[str, Callable[[], None]] = {}
+        self._downloads: WeakKeyDictionary[Download, str] = WeakKeyDictionary()
+        self._background: dict[str, Task | threading.Thread | None] = {}
         self._lock = threading.Lock()
         self._closed = False
         _caches.add(self)
@@ -107,11 +110,24 @@ class Cache:
         return Fetched(hit.response, kind(supply, caller, hit.stored, resume), refuse=partial(drop, "refused"))
 
     def forget(self, uri: str) -> None:
-        """Drop all that is stored for *uri*."""
-        self.storage.forget(cache_key(uri, self.options))
+        """Drop all that is stored for *uri*, and do not keep what this process is receiving."""
+        self.forget_key(cache_key(uri, self.options))
 
-    def _drive(self, way: Exchange, request: Request, send: Send, caller: Caller) -> Fetched | None:
-        course = Course(self, request, caller)
+    def forget_key(self, key: str) -> None:
+        """The same by key."""
+        for download, whose in tuple(self._downloads.items()):
+            if whose == key:
+                download.disown()
+        self.storage.forget(key)
+
+    def note_download(self, key: str, download: Download) -> None:
+        """A download of *key* has begun."""
+        self._downloads[download] = key
+
+    def _drive(
+        self, way: Exchange, request: Request, send: Send, caller: Caller, *, background: bool = False
+    ) -> Fetched | None:
+        course = Course(self, request, caller, background=background)
         said: Any = None
         try:
             while True:
@@ -137,8 +153,10 @@ class Cache:
         finally:
             way.close()
 
-    async def _adrive(self, way: Exchange, request: Request, send: AsyncSend, caller: Caller) -> Fetched | None:
-        course = Course(self, request, caller)
+    async def _adrive(
+        self, way: Exchange, request: Request, send: AsyncSend, caller: Caller, *, background: bool = False
+    ) -> Fetched | None:
+        course = Course(self, request, caller, background=background)
         said: Any = None
         try:
             while True:
@@ -173,66 +191,84 @@ class Cache:
     def _later(self, request: Request, send: Send) -> None:
         """Validate in a thread."""
 
-        def work() -> None:
-            fetched = self._drive(revalidate(request, self.options), request, send, Caller())
-            if fetched is not None:
-                while fetched.native is None and fetched.body.read():
-                    pass
-                fetched.body.close()
-
         def run() -> None:
             try:
-                work()
+                way = revalidate(request, self.options)
+                fetched = self._drive(way, request, send, Caller(), background=True)
+                if fetched is not None:
+                    while isinstance(fetched.body, CachedBody) and fetched.body.storing and fetched.body.read():
+                        pass
+                    fetched.body.close()
             except Exception as error:
-                log.info("validating %s in the background failed: %s", redacted(request.uri), error)
+                self._log_failed_validation(request, error)
             finally:
                 self._background.pop(request.uri, None)
 
         if self._may_begin(request.uri):
             thread = threading.Thread(target=run, name="vllm-http-cache validation", daemon=True)
-            self._background[request.uri] = partial(thread.join, 1.0)
+            self._background[request.uri] = thread
             thread.start()
 
     def _alater(self, request: Request, send: AsyncSend) -> None:
         """Validate in a task."""
 
-        async def work() -> None:
+        async def run() -> None:
             try:
-                fetched = await self._adrive(revalidate(request, self.options), request, send, Caller())
+                way = revalidate(request, self.options)
+                fetched = await self._adrive(way, request, send, Caller(), background=True)
                 if fetched is not None:
-                    while fetched.native is None and await fetched.body.read():
+                    while (
+                        isinstance(fetched.body, AsyncCachedBody) and fetched.body.storing and await fetched.body.read()
+                    ):
                         pass
                     await fetched.body.aclose()
             except Exception as error:
-                log.info("validating %s in the background failed: %s", redacted(request.uri), error)
+                self._log_failed_validation(request, error)
             finally:
                 self._background.pop(request.uri, None)
 
         if self._may_begin(request.uri):
-            self._background[request.uri] = spawn(work)
+            self._background[request.uri] = spawn(run)
+
+    def _log_failed_validation(self, request: Request, error: Exception) -> None:
+        # The error's own words are not ours to log: clients put URLs in them, signatures and all.
+        log.info("validating %s in the background failed: %s", redacted(request.uri), type(error).__name__)
 
     def _may_begin(self, uri: str) -> bool:
         with self._lock:
+            for other, work in tuple(self._background.items()):
+                if isinstance(work, Task) and work.is_lost():
+                    self._background.pop(other, None)
             if self._closed or uri in self._background or len(self._background) >= BACKGROUND:
                 return False
-            self._background[uri] = lambda: None
+            self._background[uri] = None
             return True
 
     def close(self) -> None:
-        """End what runs in the background and close the storage. Idempotent; bodies being read stay readable."""
+        """End what runs in the background and close the storage. Idempotent; bodies being read stay readable.
+
+        Validations in threads cannot be cut short; they are waited for, for a second at most.
+        """
         with self._lock:
             closed, self._closed = self._closed, True
-        if not closed:
-            close_abandoned()
-            for stop in tuple(self._background.values()):
-                stop()
-            self.storage.close()
+        if closed:
+            return
+        close_abandoned()
+        deadline = time.monotonic() + CLOSING_SECONDS
+        background = tuple(self._background.values())
+        for work in background:
+            if isinstance(work, Task):
+                work.cancel()
+        for work in background:
+            if isinstance(work, threading.Thread) and work.ident is not None:
+                work.join(max(0.0, deadline - time.monotonic()))
+        self.storage.close()
 
     async def aclose(self) -> None:
         """The same for a task."""
-        self.close()
+        await in_thread(self.close)
         for _ in range(100):
-            if not self._background:
+            if not any(isinstance(work, Task) for work in self._background.values()):
                 break
             await anyio.sleep(0.01)
 
@@ -251,6 +287,7 @@ class Cache:
     def _forked(self) -> None:
         """In a child process: what is under way belongs to the parent."""
         self.flights.reset()
+        self.hits.reset()
         self._background.clear()
         self._lock = threading.Lock()
 

@@ -20,8 +20,8 @@ from .bodies import DownloadSupply, EmptySupply, ForeignSupply, StoredSupply, Su
 from .coding import coding_check
 from .downloads import CHUNK, Download
 from .flights import Seat
-from .loops import TaskBell, ThreadBell
-from .rfc9111.message import Fields, StoredResponse
+from .loops import TaskBell, ThreadBell, in_a_loop
+from .rfc9111.message import Response, StoredResponse
 from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
 from .storage.protocol import BodyDamaged, BodyWriter
@@ -42,8 +42,9 @@ log = logging.getLogger("vllm_http_cache")
 class Course:
     """The state of one exchange."""
 
-    def __init__(self, cache: Cache, request: Request, caller: Caller) -> None:
+    def __init__(self, cache: Cache, request: Request, caller: Caller, *, background: bool = False) -> None:
         self._cache = cache
+        self._background = background
         self._request = request
         self._caller = caller
         self._key = ""
@@ -77,8 +78,9 @@ class Course:
             case steps.Change(key, changes):
                 self._cache.change(key, changes)
             case steps.Forget(key):
-                storage.forget(key)
+                self._cache.forget_key(key)
             case steps.Leave(supply):
+                self._supply = None
                 supply.close()
             case _:
                 raise TypeError(f"{step!r} is not a step")
@@ -109,7 +111,9 @@ class Course:
 
     # Single flight.
 
-    def enter(self, flight: str) -> Seat | Joined | Again | Alone:
+    def enter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
+        if in_a_loop():  # which may be the one that we would wait for
+            return Alone()
         boarding = Boarding(self._cache, self._caller, flight, bell := ThreadBell())
         try:
             if boarding.queued:
@@ -120,7 +124,7 @@ class Course:
             self._board(boarding)
         return boarding.outcome
 
-    async def aenter(self, flight: str) -> Seat | Joined | Again | Alone:
+    async def aenter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
         boarding = Boarding(self._cache, self._caller, flight, bell := TaskBell())
         try:
             if boarding.queued:
@@ -145,7 +149,7 @@ class Course:
         if not (step.arrived.framed or self._cache.options.store_unframed):
             return None
         prefix = _prefix(step)
-        length = _length_on_the_wire(step.arrived.response.fields)
+        length = _length_on_the_wire(step.arrived.response)
         writer = self._cache.storage.create_body(step.key, None if length is None else prefix + length)
         if writer is None:
             return None
@@ -183,14 +187,20 @@ class Course:
             return None if step.part else (step.arrived.source, False)
         stored, fields, prefix = step.stored, step.arrived.response.fields, _prefix(step)
         seat = self._seat if step.shareable else None
-        length = _length_on_the_wire(fields)
+        length = _length_on_the_wire(step.arrived.response)
+
+        def publish() -> bool:
+            if seat is not None:
+                writer.publish(self._flight, stored)
+            return seat is not None
+
         download = kind(
             step.arrived.source,
             writer,
             None if length is None else prefix + length,
             coding_check(fields) if stored.status != 206 and not prefix else None,
             lambda ref: self._cache.keep(step.key, replace(stored, body=ref)),
-            lambda: writer.publish(self._flight, stored) if seat else None,
+            publish,
             seat,
             prefix,
             self._cache.metrics.received if self._cache.metrics else None,
@@ -200,8 +210,7 @@ class Course:
         self._source = self._writer = None
         self._supply = DownloadSupply(download, reader)
         self._led = True
-        if step.shareable:
-            self._cache.flights.shareable(self._flight)
+        self._cache.note_download(step.key, download)
         if seat is not None:
             self._seat = None
             seat.land(stored, download)
@@ -219,14 +228,19 @@ class Course:
         self._over = True
         seat, self._seat = self._seat, None
         if not isinstance(outcome, Answer):
-            if seat is not None:
-                seat.abandon()
+            if seat is not None:  # each of the others may as well find out for itself, at once
+                seat.disperse(remember=False)
             if outcome is None:
                 return None
             self._count("failed", outcome.status)
             raise outcome.error
-        if seat is not None:
-            seat.finish() if outcome.shareable else seat.part()
+        if outcome.shareable:
+            self._cache.flights.shareable(self._flight)
+        if seat is not None and outcome.shareable:
+            seat.finish()
+        elif seat is not None:
+            failing = outcome.response.status >= 500 or outcome.status.detail is not None
+            seat.disperse(remember=not failing)
         if outcome.arrived is not None:
             self._count("forwarded", outcome.status)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native)
@@ -242,29 +256,34 @@ class Course:
             log.info("%s: %s, answered %d", redacted(self._request.uri), outcome.status.detail, outcome.response.status)
         self._count(_outcome(outcome), outcome.status, 0 if self._led else supply.length or 0)
         continuable = stored is not None and outcome.response.status == stored.status
-        body = kind(supply, self._caller, stored, resume if continuable and not self._led else None)
-        return Fetched(outcome.response, body, refuse=self._veto(stored, supply))
+        body = kind(supply, self._caller, stored, resume if continuable and not self._led else None, own=self._led)
+        return Fetched(outcome.response, body, refuse=self._veto(stored, supply, body))
 
     def _count(self, outcome: Outcome, status: CacheStatus, octets: int = 0) -> None:
         if (metrics := self._cache.metrics) is None:
             return
-        metrics.answered(outcome, status.forward, octets)
+        if not self._background:
+            metrics.answered(outcome, status.forward, octets)
         if status.forward == "stale":
             origin_failed = outcome in ("failed", "stale")
             metrics.validated(
                 "failed" if origin_failed else "confirmed" if status.forward_status == 304 else "replaced"
             )
 
-    def _veto(self, stored: StoredResponse | None, supply: Supply) -> Callable[[], None]:
+    def _veto(self, stored: StoredResponse | None, supply: Supply, body: Any) -> Callable[[], None]:
         cache, key, uri = self._cache, self._key, self._request.uri
 
         def refuse() -> None:
-            own = stored.body if stored else None
-            ref = supply.download.ref if isinstance(supply, DownloadSupply) else own
+            ref = stored.body if stored else None
+            if isinstance(supply, DownloadSupply):
+                supply.download.disown()
+                ref = supply.download.ref
             if ref is not None:
                 cache.drop(uri, key, ref, "refused")
             elif isinstance(supply, ForeignSupply):
-                cache.storage.forget(key)
+                cache.forget_key(key)
+            if body.continued is not None:
+                body.continued.refuse()
 
         return refuse
 
@@ -282,10 +301,12 @@ class Course:
         return self._source
 
 
-def _length_on_the_wire(fields: Fields) -> int | None:
-    """The octets that are to come, where Content-Length says so (RFC 9112 section 6.3)."""
-    length = fields.get("content-length")
-    if length is None or "transfer-encoding" in fields or not (length.isascii() and length.isdigit()):
+def _length_on_the_wire(response: Response) -> int | None:
+    """The octets that are to come, where the head says so (RFC 9112 section 6.3)."""
+    if response.status == 204:
+        return 0
+    length = response.fields.get("content-length")
+    if length is None or "transfer-encoding" in response.fields or not (length.isascii() and length.isdigit()):
         return None
     return int(length)
 

@@ -10,6 +10,7 @@ How the octets come out of a source is in :mod:`.transfers`.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .wire import Caller
 
 __all__ = ["Broken", "Download", "Reader"]
+
+log = logging.getLogger("vllm_http_cache")
 
 TAIL = 256 * 1024  # octets received but not yet written
 CHUNK = 256 * 1024  # octets read back at once
@@ -61,7 +64,7 @@ class Download:
     :param keep: puts the committed body on record.
     :param prefix: octets that are in the writer already.
     :param count: told how many octets came, at the end.
-    :param publish: shows the growing body to other processes, once it turns out to take its time.
+    :param publish: shows the growing body to other processes, once it turns out to take its time; whether it did.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Download:
         length: int | None,
         coding: CodingCheck | None,
         keep: Callable[[BodyRef], None],
-        publish: Callable[[], None],
+        publish: Callable[[], bool],
         seat: Seat | None,
         prefix: int = 0,
         count: Callable[[int], None] | None = None,
@@ -84,7 +87,7 @@ class Download:
         self._keep = keep
         self._count = count
         self._prefix = prefix
-        self._publish: Callable[[], None] | None = publish
+        self._publish: Callable[[], bool] | None = publish
         self._seat = seat
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # a cancelled task leaves its thread behind, still writing
@@ -94,21 +97,23 @@ class Download:
         self._received = prefix
         self._ended = False
         self._deserted = False  # the last reader has left before the end
+        self._disowned = False
         self._error: Broken | None = None
         self._readers: list[Reader] = []
+        self.published = False  # other processes may be reading
         self._clock = clock
         self._flushed = clock()
 
     # The readers' side.
 
-    def open(self) -> bool:
+    def joinable(self) -> bool:
         """Whether there is something to join."""
-        return not self._ended and not self._deserted and self._writer is not None
+        return not (self._ended or self._deserted or self._disowned) and self._writer is not None
 
     def attach(self) -> Reader | None:
         """A reader from the first octet on; None when there is nothing to join any more."""
         with self._lock:
-            if not self.open():
+            if not self.joinable():
                 return None
             reader = Reader()
             self._readers.append(reader)
@@ -117,6 +122,8 @@ class Download:
     def detach(self, reader: Reader) -> None:
         """The reader wants no more. Without readers the download ends."""
         with self._lock:
+            if reader not in self._readers:
+                return
             self._readers.remove(reader)
             if self._ended:
                 if not self._readers:
@@ -126,6 +133,10 @@ class Download:
                 return
             self._deserted = True
         self._cancel()
+
+    def disown(self) -> None:
+        """What comes is out of date, or of no use: those who read it go on, but nobody joins, and it is not kept."""
+        self._disowned = True
 
     def take(self, reader: Reader, *, wait: bool = True) -> bytes | None:
         """The next octets for this reader: None when they have not come yet, empty at the end.
@@ -185,12 +196,13 @@ class Download:
             self._ring(self._readers)
             return self._received - self._tail_start >= TAIL or self._clock() - self._flushed > PACE
 
-    def _flush(self, final: bool = False) -> None:
+    def _flush(self) -> None:
         """Write the tail."""
         with self._writing:
-            self._write_tail(final)
+            if not self._ended:
+                self._write_tail(final=False)
 
-    def _write_tail(self, final: bool) -> None:
+    def _write_tail(self, *, final: bool) -> None:
         with self._lock:
             chunks = tuple(self._tail)
         writer = self._writer
@@ -202,7 +214,7 @@ class Download:
         stored = writer.write(data)
         self._flushed = self._clock()
         if self._publish is not None and not final:
-            self._publish()
+            self.published = self._publish()
             self._publish = None
         with self._lock:
             if stored:
@@ -218,7 +230,7 @@ class Download:
             self._trim()
         writer.abort()
         if self._seat is not None:
-            self._seat.part()
+            self._seat.disperse(remember=True)
 
     def _finish(self) -> None:
         """The source says that the body is whole."""
@@ -230,16 +242,21 @@ class Download:
         if self.length is not None and self._received != self.length:
             self._abort(Broken(f"{self._received} octets came where {self.length} were announced"))
             return
-        self._write_tail(final=True)
-        writer = self._writer
-        if writer is not None:
-            if self._coding is None or self._coding.finished():
-                self.ref = writer.commit()
-            else:
-                writer.abort()
-            if self.ref is not None:
-                self._keep(self.ref)
+        try:
+            self._write_tail(final=True)
+            if self._writer is not None:
+                self._keep_or_not(self._writer)
+        except Exception:  # the octets are whole all the same
+            log.exception("a body could not be kept")
         self._end(None)
+
+    def _keep_or_not(self, writer: BodyWriter) -> None:
+        if self._disowned or not (self._coding is None or self._coding.finished()):
+            writer.abort()
+            return
+        self.ref = writer.commit()
+        if self.ref is not None:
+            self._keep(self.ref)
 
     def _fail(self, error: Broken) -> None:
         with self._writing:

@@ -18,10 +18,11 @@ from .rfc9111.judging import Freshen, Keep, Pass, Refetch, UseStale, judge, judg
 from .rfc9111.message import Fields, Request, Response, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.responding import gateway_timeout, respond
-from .rfc9111.selecting import Ask, Refuse, Reuse, is_answerable, select
+from .rfc9111.selecting import Ask, Refuse, Reuse, forbids_forwarding, is_answerable, names_target, select
 from .rfc9111.storing import storable, stored_response
 from .rfc9111.target import cache_key, flight_key
 from .rfc9111.validating import conditional, unconditional
+from .rfc9111.vary import vary_names
 from .steps import (
     Alone,
     Answer,
@@ -43,7 +44,7 @@ from .steps import (
 
 __all__ = ["exchange", "revalidate"]
 
-ROUNDS = 4  # an entry that keeps vanishing between look-up and opening must not loop for ever
+ROUNDS = 100  # what keeps changing under our eyes must not hold a caller for ever
 
 Exchange = Generator[Any, Any, Answer | Failed | None]
 
@@ -51,15 +52,18 @@ Exchange = Generator[Any, Any, Answer | Failed | None]
 def exchange(request: Request, options: CacheOptions) -> Exchange:
     """Every way a request can go. Ends with an :class:`Answer`, or with :class:`Failed` when there is none to give."""
     if options.mode == "off" or not is_answerable(request):
+        if forbids_forwarding(request, options):
+            return _refused("only-if-cached")
         return (yield from _write_through(request, options))
     key = cache_key(request.uri, options)
     settled = False
+    learnt: tuple[StoredResponse, ...] = ()  # what others received meanwhile; its Vary tells flights apart
     decision: Ask | Reuse | Refuse = Ask("miss")
     for _ in range(ROUNDS):
         responses, now = yield LookUp(key)
         decision = select(request, responses, now, options)
         if isinstance(decision, Refuse):
-            return _told(gateway_timeout(), CacheStatus(detail=decision.why), shareable=True)
+            return _refused(decision.why)
         if isinstance(decision, Reuse):
             status = CacheStatus(hit=True, ttl=decision.ttl)
             if (answer := (yield from _answer_from(decision.stored, request, key, now, status))) is None:
@@ -69,18 +73,24 @@ def exchange(request: Request, options: CacheOptions) -> Exchange:
             return answer
         if settled or not decision.collapsible:
             break
-        came = yield Enter(flight_key(key, request, responses))
-        if isinstance(came, Joined):
-            joined = select(request, (came.stored,), now, options)
+        turn = yield Enter(flight_key(key, request, (*responses, *learnt)))
+        if isinstance(turn, Joined):
+            now = max(now, turn.stored.response_time)
+            joined = select(request, (turn.stored,), now, options)
             if isinstance(joined, Reuse) and not joined.validate_later:
-                response, _ = respond(request, came.stored, now)
+                response, _ = respond(request, turn.stored, now)
                 status = CacheStatus(forward=decision.why, collapsed=True, ttl=joined.ttl)
-                return _told(response, status, came.body, stored=came.stored, shareable=True)
-            yield Leave(came.body)
+                return _told(response, status, turn.body, stored=turn.stored, shareable=True)
+            yield Leave(turn.body)
+            if turn.stored in learnt or not vary_names(turn.stored.fields):
+                break
+            learnt = (*learnt, turn.stored)
+        elif isinstance(turn, Failed):
+            return (yield from _despite(turn, request, key, decision, options))
+        elif isinstance(turn, Alone):
             break
-        if isinstance(came, Alone):
-            break
-        settled = isinstance(came, Lead)  # whoever led before may have stored what is wanted: look once more
+        else:  # whoever led before may have stored what is wanted: look once more
+            settled = isinstance(turn, Lead)
     ask = decision if isinstance(decision, Ask) else Ask("miss")
     return (yield from _ask(request, key, ask, options))
 
@@ -97,11 +107,12 @@ def revalidate(request: Request, options: CacheOptions) -> Exchange:
             return None
         if settled:
             return (yield from _ask(request, key, Ask("stale", (decision.stored,)), options))
-        came = yield Enter(flight_key(key, request, responses))
-        if isinstance(came, Joined):
-            yield Leave(came.body)
+        turn = yield Enter(flight_key(key, request, responses))
+        if isinstance(turn, Joined):
+            yield Leave(turn.body)
+        if isinstance(turn, Joined | Failed):
             return None
-        settled = isinstance(came, Lead | Alone)
+        settled = isinstance(turn, Lead | Alone)
     return None
 
 
@@ -111,11 +122,7 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
     for sent in (conditional(request, candidates, options), request):
         came = yield Forward(sent)
         if isinstance(came, Failed):
-            stale = judge_failure(request, candidates, came.time, options)
-            status = CacheStatus(forward=ask.why, detail="stale-if-error")
-            if stale and (answer := (yield from _answer_from(stale, request, key, came.time, status))):
-                return replace(answer, shareable=False)
-            return replace(came, status=CacheStatus(forward=ask.why))
+            return (yield from _despite(came, request, key, replace(ask, candidates=candidates), options))
         status = CacheStatus(forward=ask.why, forward_status=came.response.status)
         verdict = judge(request, sent, came.response, came.request_time, came.response_time, candidates, options)
         match verdict:
@@ -139,7 +146,7 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
             case Freshen(changes, StoredResponse() as selected, shareable):
                 # Opened first: what changes may be that nothing is stored any longer.
                 answer = yield from _answer_from(selected, request, key, came.response_time, status)
-                yield Change(key, changes)
+                yield Change(key, changes if answer else tuple((old, None) for old, _ in changes))
                 yield Discard(came)
                 if answer is not None:
                     return replace(answer, shareable=shareable)
@@ -154,6 +161,15 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
                 yield Discard(came)
         candidates = ()
     raise AssertionError("an unconditional request leaves nothing to refetch")
+
+
+def _despite(failed: Failed, request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchange:
+    """The origin gave no answer: perhaps a stale one may do (RFC 9111 section 4.2.4)."""
+    stale = judge_failure(request, ask.candidates, failed.time, options)
+    status = CacheStatus(forward=ask.why, detail="stale-if-error")
+    if stale and (answer := (yield from _answer_from(stale, request, key, failed.time, status))):
+        return replace(answer, shareable=False)
+    return replace(failed, status=CacheStatus(forward=ask.why))
 
 
 def _answer_from(
@@ -179,12 +195,16 @@ def _write_through(request: Request, options: CacheOptions) -> Exchange:
         yield Forget(cache_key(uri, options))
     why = "bypass" if request.method in ("GET", "HEAD") else "method"
     status = CacheStatus(forward=why, forward_status=came.response.status)
-    if request.method == "POST" and storable(request, came.response, options):
+    if request.method == "POST" and names_target(request) and storable(request, came.response, options):
         stored = stored_response(request, came.response, came.request_time, came.response_time, options)
         held = yield Store(cache_key(request.uri, options), stored, came, shareable=False)
         if held is not None and held[1]:
             return _told(came.response, replace(status, stored=True), held[0], stored=stored)
     return _passed(came, status)
+
+
+def _refused(why: str) -> Answer:
+    return _told(gateway_timeout(), CacheStatus(detail=why), shareable=True)
 
 
 def _passed(came: Arrived, status: CacheStatus) -> Answer:

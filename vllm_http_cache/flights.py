@@ -61,7 +61,7 @@ class _Flight:
 
 
 class Seat(Lead):
-    """The leader's. Exactly one of its ends counts: the first of finish, part and abandon."""
+    """The leader's. Exactly one of its ends counts: the first of finish, disperse and abandon."""
 
     __slots__ = ("_flight", "_flights", "claim", "taken")
 
@@ -80,10 +80,10 @@ class Seat(Lead):
         if self._end():
             self._flights._release(self._flight, Again())
 
-    def part(self) -> None:
-        """What came is for this caller only."""
+    def disperse(self, *, remember: bool) -> None:
+        """What came is for this caller only. *remember*: and so it will be for a while."""
         if self._end():
-            self._flights._part(self._flight)
+            self._flights._disperse(self._flight, remember=remember)
 
     def abandon(self) -> None:
         """Nothing came of it."""
@@ -126,7 +126,7 @@ class Flights:
             if flight is None:
                 flight = self._flights[key] = _Flight(key)
                 return Seat(self, flight)
-            if flight.landing is not None and flight.landing.download.open():
+            if flight.landing is not None and flight.landing.download.joinable():
                 return flight.landing
             ticket = Ticket(flight, bell)
             flight.queue.append(ticket)
@@ -156,11 +156,12 @@ class Flights:
                 del self._flights[flight.key]
             self._tell_all(flight, outcome)
 
-    def _part(self, flight: _Flight) -> None:
-        with self._lock:
-            if len(self._unshareable) >= UNSHAREABLE_FLIGHTS:
-                self._unshareable.pop(next(iter(self._unshareable)))
-            self._unshareable[flight.key] = self._clock() + UNSHAREABLE_SECONDS
+    def _disperse(self, flight: _Flight, *, remember: bool) -> None:
+        if remember:
+            with self._lock:
+                if len(self._unshareable) >= UNSHAREABLE_FLIGHTS:
+                    self._unshareable.pop(next(iter(self._unshareable)))
+                self._unshareable[flight.key] = self._clock() + UNSHAREABLE_SECONDS
         self._release(flight, Alone())
 
     def _promote(self, flight: _Flight) -> None:

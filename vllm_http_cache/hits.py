@@ -6,6 +6,7 @@ whatever it is not sure of it leaves to one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,7 +64,12 @@ class Hits:
         self._storage = storage
         self._options = options
         self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all memos (in a forked child, whose parent may have held the lock)."""
         self._memos: dict[str, _Memo] = {}
+        self._lock = threading.Lock()
 
     def find(self, request: Request, *, wait: bool = True) -> Hit | None:
         """A fresh hit; None: an exchange has to find out.
@@ -75,7 +81,8 @@ class Hits:
             return None
         stands = memo.standing
         if self._storage.read(memo.key, wait=wait) is not memo.record:
-            self._memos.pop(request.uri, None)
+            with self._lock:
+                self._memos.pop(request.uri, None)
             return None
         now = self._clock()
         ref = stands.stored.body
@@ -91,6 +98,7 @@ class Hits:
         stands = standing(request, record.responses, now, self._options)
         if stands is None:
             return
-        while len(self._memos) >= URIS:
-            self._memos.pop(next(iter(self._memos)), None)
-        self._memos[request.uri] = _Memo(key, record, stands)
+        with self._lock:
+            while len(self._memos) >= URIS:
+                self._memos.pop(next(iter(self._memos)))
+            self._memos[request.uri] = _Memo(key, record, stands)

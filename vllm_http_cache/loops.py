@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
-__all__ = ["Bell", "TaskBell", "ThreadBell", "in_thread", "spawn"]
+__all__ = ["Bell", "Task", "TaskBell", "ThreadBell", "in_a_loop", "in_thread", "spawn"]
 
 T = TypeVar("T")
+
+THREADS = 16  # at once, of one event loop
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("vllm_http_cache threads")
 
 
 class Bell(Protocol):
@@ -61,8 +63,8 @@ class TaskBell:
         return self._event.is_set()
 
 
-def _scheduler() -> Callable[[Callable[[], object]], None]:
-    """A function that runs another in the current loop soon, from any thread; nothing happens once the loop is gone."""
+def _scheduler() -> Callable[[Callable[[], object]], bool]:
+    """A function that runs another in the current loop soon, from any thread. It answers False once the loop is gone."""
     try:
         soon: Callable[..., Any] = asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
@@ -70,18 +72,42 @@ def _scheduler() -> Callable[[Callable[[], object]], None]:
 
         soon = trio.lowlevel.current_trio_token().run_sync_soon
 
-    def schedule(call: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # closed loop; trio.RunFinishedError is one too
+    def schedule(call: Callable[[], object]) -> bool:
+        try:
             soon(call)
+        except RuntimeError:  # closed loop; trio.RunFinishedError is one too
+            return False
+        return True
 
     return schedule
 
 
-def spawn(work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Run *work* as a task of the current loop that does not depend on the caller's. *work* must not raise.
+class Task:
+    """A task that does not depend on its caller's."""
 
-    :returns: a function that cancels it, from any thread. The task ends with its loop at the latest.
-    """
+    def __init__(
+        self, scope: anyio.CancelScope, schedule: Callable[[Callable[[], object]], bool], is_lost: Callable[[], bool]
+    ) -> None:
+        self._scope = scope
+        self._schedule = schedule
+        self.is_lost = is_lost  # has its loop ended?
+
+    def cancel(self) -> bool:
+        """Cancel it, from any thread. False: its loop has ended, and the task with it or never."""
+        return self._schedule(self._scope.cancel)
+
+
+def in_a_loop() -> bool:
+    """Does an asyncio loop run in this thread?"""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def spawn(work: Callable[[], Awaitable[None]]) -> Task:
+    """Run *work* as a task of the current loop, whatever becomes of the current task. *work* must not raise."""
     scope = anyio.CancelScope()
     schedule = _scheduler()
 
@@ -95,16 +121,23 @@ def spawn(work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         import trio
 
         trio.lowlevel.spawn_system_task(run)
-    else:
-        task = loop.create_task(run())
-        _running.add(task)
-        task.add_done_callback(_running.discard)
-    return partial(schedule, scope.cancel)
+        return Task(scope, schedule, lambda: not schedule(lambda: None))
+    task = loop.create_task(run())
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    return Task(scope, schedule, loop.is_closed)
 
 
 _running: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
 async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
-    """Run a call that may wait for the disk, in a thread; it runs to its end even when the caller is cancelled."""
-    return await anyio.to_thread.run_sync(call, *arguments)
+    """Run a call that may wait for the disk, in a thread; it runs to its end even when the caller is cancelled.
+
+    The threads are our own in number: others' may all be waiting for what is to be done here.
+    """
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        _limiter.set(limiter := anyio.CapacityLimiter(THREADS))
+    return await anyio.to_thread.run_sync(call, *arguments, limiter=limiter)

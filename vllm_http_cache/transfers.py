@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .downloads import TAIL, Broken, Download, Reader
-from .loops import TaskBell, ThreadBell, in_thread, spawn
+from .downloads import PACE, TAIL, Broken, Download, Reader
+from .loops import Task, TaskBell, ThreadBell, in_thread, spawn
 
 if TYPE_CHECKING:
     from .wire import AsyncSource, Caller, Source
@@ -34,6 +34,7 @@ class PulledDownload(Download):
         self._source = source
         self._pulling = threading.Lock()
         self._owner: Reader | None = None
+        self._run_on: threading.Thread | None = None
 
     def attach(self) -> Reader | None:
         reader = super().attach()
@@ -90,6 +91,17 @@ class PulledDownload(Download):
                 self._source.close()
             elif self._receive(chunk):
                 self._flush()
+                if self.published and self._run_on is None:
+                    self._run_on = threading.Thread(target=self._pull_on, name="vllm-http-cache download", daemon=True)
+                    self._run_on.start()
+
+    def _pull_on(self) -> None:
+        """Pull without waiting for readers: those in other processes cannot pull."""
+        with self._pulling:
+            while not self._ended and not self._deserted and self._writer is not None:
+                self._receive_one()
+        with self._lock:
+            self._ring(self._readers)
 
     def _cancel(self) -> None:
         if self._pulling.acquire(blocking=False):
@@ -117,13 +129,19 @@ class PumpedDownload(Download):
         super().__init__(*rest)
         self._source = source
         self._room = TaskBell()
-        self._stop = spawn(self._pump)
+        self._task = spawn(self._pump)
+        self._ticker: Task | None = None
+
+    def joinable(self) -> bool:
+        return super().joinable() and not self._task.is_lost()
 
     async def _pump(self) -> None:
         error: Broken | None = Broken("the event loop that was receiving this body has ended")
         try:
             while chunk := await self._source.read():
-                if self._receive(chunk):
+                if not self._receive(chunk):
+                    self._ticker = self._ticker or spawn(self._tick)
+                else:
                     if self._writer is not None:
                         await in_thread(self._flush)
                     if self._writer is None:
@@ -132,6 +150,8 @@ class PumpedDownload(Download):
         except Exception as caught:
             error = Broken(str(caught), caught)
         finally:
+            if self._ticker is not None:
+                self._ticker.cancel()
             end = self._finish if error is None else partial(self._fail, error)
             with anyio.CancelScope(shield=True):
                 try:
@@ -141,13 +161,21 @@ class PumpedDownload(Download):
                 finally:
                     end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun
 
+    async def _tick(self) -> None:
+        """Write what has come when nothing comes after it: other processes may be waiting."""
+        while not self._ended and self._writer is not None:
+            await anyio.sleep(PACE)
+            if self._tail:
+                await in_thread(self._flush)
+
     async def _wait_for_room(self) -> None:
         while self._received - self._tail_start >= TAIL:
             await self._room.wait(None)
             self._room = TaskBell()
 
     def _cancel(self) -> None:
-        self._stop()
+        if not self._task.cancel():
+            self._fail(Broken("the event loop that was receiving this body has ended"))
 
     def _room_made(self) -> None:
         self._room.ring()

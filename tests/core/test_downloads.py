@@ -80,7 +80,7 @@ class Kept:
 
     def _rest(self, length: int | None, coding: CodingCheck | None) -> tuple[object, ...]:
         writer = self.storage.create_body("k", length)
-        return writer, length, coding, self.refs.append, lambda: None, None
+        return writer, length, coding, self.refs.append, lambda: False, None
 
     @property
     def bodies(self) -> list[bytes]:

@@ -19,7 +19,7 @@ class Clock:
 class Open:
     """A download that can be joined."""
 
-    def open(self) -> bool:
+    def joinable(self) -> bool:
         return True
 
 
@@ -101,29 +101,36 @@ def test_only_the_first_end_of_a_seat_counts(flights: Flights) -> None:
     seat = lead(flights)
     seat.finish()
     other = lead(flights)
-    seat.part()
+    seat.disperse(remember=True)
     assert isinstance(follow(flights), Ticket)  # neither freed nor marked by the ended seat
     other.finish()
 
 
 def test_what_is_not_shareable_sends_all_alone_and_is_remembered_for_a_while(flights: Flights, clock: Clock) -> None:
     seat, follower = lead(flights), follow(flights)
-    seat.part()
+    seat.disperse(remember=True)
     assert isinstance(follower.outcome, Alone)
     assert isinstance(flights.enter("k", ThreadBell()), Alone)
     clock.now = UNSHAREABLE_SECONDS
     lead(flights)
 
 
+def test_a_failure_sends_all_alone_and_is_not_remembered(flights: Flights) -> None:
+    seat, follower = lead(flights), follow(flights)
+    seat.disperse(remember=False)
+    assert isinstance(follower.outcome, Alone)
+    lead(flights)
+
+
 def test_what_becomes_shareable_is_led_again(flights: Flights) -> None:
-    lead(flights).part()
+    lead(flights).disperse(remember=True)
     flights.shareable("k")
     lead(flights)
 
 
 def test_the_memory_of_the_unshareable_is_bounded(flights: Flights) -> None:
     for n in range(UNSHAREABLE_FLIGHTS + 1):
-        lead(flights, str(n)).part()
+        lead(flights, str(n)).disperse(remember=True)
     lead(flights, "0")
     assert isinstance(flights.enter("1", ThreadBell()), Alone)
 
@@ -142,9 +149,9 @@ def test_a_claim_is_released_by_every_end(flights: Flights) -> None:
         def release(self) -> None:
             released.append(1)
 
-    for end in ("finish", "part", "abandon"):
-        seat = lead(flights, end)
+    for end in (Seat.finish, Seat.abandon, lambda seat: seat.disperse(remember=False)):
+        seat = lead(flights)
         seat.claim = Claim()
-        getattr(seat, end)()
-        getattr(seat, end)()
+        end(seat)
+        end(seat)
     assert len(released) == 3

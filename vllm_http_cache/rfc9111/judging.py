@@ -148,12 +148,18 @@ def merged(responses: tuple[StoredResponse, ...], new: StoredResponse) -> tuple[
     """What is stored under a key once *new* is, at most ``MAX_VARIANTS`` responses.
 
     *new* takes the place of those that answer the same requests, but for other parts of the same representation, and
-    a whole is not given up for a part of itself.
+    a whole is not given up for a part of itself. Nor is what came later given up for *new*, whose body took longer.
     """
+
+    def answers_the_same(stored: StoredResponse) -> bool:
+        return (vary_names(stored.fields), stored.selecting) == (vary_names(new.fields), new.selecting)
+
+    if any(stored.response_time > new.response_time and answers_the_same(stored) for stored in responses):
+        return responses
     others = [
         stored
         for stored in responses
-        if (vary_names(stored.fields), stored.selecting) != (vary_names(new.fields), new.selecting)
+        if not answers_the_same(stored)
         or (not holds_whole(new) and same_strong_tag(stored.fields, new.fields) and _content(stored) != _content(new))
     ]
     others.sort(key=lambda stored: stored.confirmed, reverse=True)

@@ -14,12 +14,12 @@ from .directives import RequestDirectives, request_directives, response_directiv
 from .freshness import current_age, date_value, fresh_until, may_be_stale, stale_since, within_ttl
 from .message import Request, StoredResponse
 from .options import CacheOptions
-from .ranges import has_what_is_wanted, wanted
+from .ranges import has_what_is_wanted, holds_whole, wanted
 from .target import is_host_of, same_uri
 from .validators import has_strong_tag
 from .vary import accepts_coding, matches, vary_names
 
-__all__ = ["Ask", "Refuse", "Reuse", "is_answerable", "select"]
+__all__ = ["Ask", "Refuse", "Reuse", "forbids_forwarding", "is_answerable", "names_target", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,23 @@ def is_answerable(request: Request) -> bool:
     """
     fields = request.fields
     has_content = fields.get("content-length") not in (None, "0") or "transfer-encoding" in fields
-    host = fields.get("host")
-    return request.method in ("GET", "HEAD") and not has_content and (host is None or is_host_of(host, request.uri))
+    return request.method in ("GET", "HEAD") and not has_content and names_target(request)
+
+
+def names_target(request: Request) -> bool:
+    """Is *request* to the resource that its URI names, by its Host field too (RFC 9110 section 7.1)?
+
+    :raises InvalidTarget: there is a Host field, and the URI is ambiguous.
+    """
+    host = request.fields.get("host")
+    return host is None or is_host_of(host, request.uri)
+
+
+def forbids_forwarding(request: Request, options: CacheOptions) -> bool:
+    """Is the origin not to be asked, whatever is stored (RFC 9111 section 5.2.1.7)?"""
+    return options.mode == "only-if-cached" or (
+        options.mode != "off" and request_directives(request.fields).only_if_cached
+    )
 
 
 def select(
@@ -92,7 +107,7 @@ def select(
         decision = _weigh(asked, usable, now, options)
     if isinstance(decision, Reuse):
         return decision
-    if options.mode == "only-if-cached" or asked.only_if_cached:
+    if forbids_forwarding(request, options):
         return Refuse("only-if-cached")
     return Ask(decision.why, decision.candidates, _is_collapsible(request, asked, decision.candidates, options))
 
@@ -139,7 +154,8 @@ def _weigh(
         window = response_directives(best.fields, options).stale_while_revalidate
         # A caller who sets limits does not wish for what is stale beyond them (section 5.2.1).
         limited = (asked.max_age, asked.min_fresh, asked.max_stale) != (None, None, None)
-        if window is not None and staleness <= window and not limited:
+        # A part would be validated by a request for the whole.
+        if window is not None and staleness <= window and not limited and holds_whole(best):
             return Reuse(best, floor(left), validate_later=True)
     return Ask("stale", usable)
 

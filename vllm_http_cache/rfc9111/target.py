@@ -93,16 +93,19 @@ def cache_key(uri: str, options: CacheOptions) -> str:
     Two URIs share a key if they differ only in the case of scheme and host, a default port, a fragment, or, with
     ``options.signed_urls``, in the values of a whole set of known signature parameters.
 
+    What a cache of one user stores is out of the reach of a shared one.
+
     :raises InvalidTarget: as :func:`parse_target`.
     """
-    return _cache_key(uri, options.signed_urls)
+    return _cache_key(uri, options.signed_urls, options.shared)
 
 
 @lru_cache(maxsize=1024)
-def _cache_key(uri: str, signed_urls: bool) -> str:
+def _cache_key(uri: str, signed_urls: bool, shared: bool) -> str:
     target = parse_target(uri)
     query, signature = _unsigned(target.query) if signed_urls else (target.query, None)
-    return _digest(target.scheme, target.userinfo, target.host, target.port, target.path, query, signature)
+    whose = () if shared else ("of one user",)
+    return _digest(target.scheme, target.userinfo, target.host, target.port, target.path, query, signature, *whose)
 
 
 def flight_key(key: str, request: Request, responses: Sequence[StoredResponse]) -> str:

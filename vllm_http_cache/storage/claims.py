@@ -55,10 +55,11 @@ class Claims:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._fd = -1
+        self._held: set[int] = set()  # the system lets one process take the same octet again
         self._lock = threading.Lock()
 
     def take(self, flight: str) -> _OctetClaim | _FileClaim | None:
-        """Claim a flight; None: another process has it.
+        """Claim a flight; None: somebody has it.
 
         :raises OSError: there are no locks here.
         """
@@ -68,10 +69,13 @@ class Claims:
         with self._lock:
             if self._fd < 0:
                 self._fd = self._home.open("claims", os.O_RDWR | os.O_CREAT)
+            if number in self._held:
+                return None
             try:
                 self._set(fcntl.F_WRLCK, number)
             except BlockingIOError:
                 return None
+            self._held.add(number)
         return _OctetClaim(self, number)
 
     def _take_file(self, number: int) -> _FileClaim | None:
@@ -87,6 +91,7 @@ class Claims:
 
     def _unlock(self, offset: int) -> None:
         with self._lock:
+            self._held.discard(offset)
             if self._fd >= 0:  # else the claim has gone with it
                 try:
                     self._set(fcntl.F_UNLCK, offset)
@@ -100,6 +105,7 @@ class Claims:
     def forked(self) -> None:
         """Let the parent have its claims."""
         fd, self._fd = self._fd, -1
+        self._held.clear()
         shut(fd)
 
     __del__ = forked

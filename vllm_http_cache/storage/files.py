@@ -140,7 +140,10 @@ class FileStorage:
         with self._troubles.within("claiming a flight"):
             place = self._access.writing()
             if place is not None:
-                return place.claims.take(flight)
+                claim = place.claims.take(flight)
+                if claim is not None:  # what is announced now is a dead leader's
+                    place.home.unlink(f"growing/{flight}")
+                return claim
         return NoClaim()
 
     def growing(self, flight: str) -> Growing | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .devices import shut
@@ -101,8 +102,9 @@ class Shelf:
         return loaded
 
     def _keep(self, key: str, loaded: Loaded) -> None:
-        while len(self._memo) >= _ENTRIES:
-            self._memo.pop(next(iter(self._memo)), None)
+        with suppress(RuntimeError, StopIteration):  # other threads change it too
+            while len(self._memo) >= _ENTRIES:
+                self._memo.pop(next(iter(self._memo)), None)
         self._memo[key] = loaded
 
     def note_use(self, home: Home, key: str, loaded: Loaded, now: float) -> None:
