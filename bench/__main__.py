@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -18,11 +19,21 @@ from .report import markdown
 from .results import Results
 from .stage import Stage
 
+ENVIRON = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CONFIGURE_LOGGING": "0",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_TARGET_DEVICE": "cpu",
+}
+PLACES = ("/var/tmp", tempfile.gettempdir())
+
 
 def main() -> int:
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it has begun
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         del os.environ[name]  # the origin is here
+    os.environ.update(ENVIRON)
     chosen = [name for name in CONTESTS if name in (arguments.only or CONTESTS)]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as scratch:
         results = _run(QUICK if arguments.quick else FULL, Path(scratch), chosen, _command(arguments))
@@ -53,7 +64,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="less of everything, in less than two minutes")
     parser.add_argument("--only", nargs="+", choices=CONTESTS, metavar="CONTEST", help=f"of {', '.join(CONTESTS)}")
     parser.add_argument("--out", type=Path, default=Path("docs/bench"), help="folder for the results (%(default)s)")
-    parser.add_argument("--folder", type=Path, help="where caches keep what they keep (the system's temporary folder)")
+    place = next((Path(place) for place in PLACES if os.access(place, os.W_OK)), None)
+    parser.add_argument("--folder", type=Path, default=place, help="where caches keep what they keep (%(default)s)")
     return parser.parse_args()
 
 

@@ -15,7 +15,7 @@ from .measuring import Sample
 from .origin import Origin
 from .plan import Plan
 from .results import Results, Row, Timing
-from .subjects.names import NONE
+from .subjects.names import NONE, OWN
 from .worker import NotRun, Worker
 
 __all__ = ["Cast", "Entry", "Measure", "Stage", "Task"]
@@ -23,12 +23,6 @@ __all__ = ["Cast", "Entry", "Measure", "Stage", "Task"]
 LEAST_ROUNDS = 3
 LARGEST_ROUND = 3000  # operations
 CHECKED = 4  # operations of which it is known how many requests they may take
-ENVIRON = {  # of all subjects' processes
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_CONFIGURE_LOGGING": "0",
-    "VLLM_DO_NOT_TRACK": "1",
-    "VLLM_TARGET_DEVICE": "cpu",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +83,13 @@ class Stage:
         """The process of a client with a cache; the synchronous and the asynchronous form of a client share it."""
         name = entry.client.removesuffix(" async"), entry.cache, entry.options
         if name not in self._workers:
-            self._workers[name] = self.new_worker()
+            self._workers[name] = self.new_worker(entry.client, entry.cache)
         return self._workers[name]
 
-    def new_worker(self) -> Worker:
+    def new_worker(self, client: str, cache: str) -> Worker:
         """One more process, ended with the stage."""
-        worker = Worker(self._scratch / "subjects.log", ENVIRON)
+        forked = self.vllm == "vllm" and (client in (self.vllm, self.vllm_async) or cache == OWN)
+        worker = Worker(self._scratch / "subjects.log", forked=forked)
         self._closing.callback(worker.stop)
         return worker
 

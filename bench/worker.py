@@ -32,13 +32,15 @@ class Worker:
     """One process; it holds one subject at a time.
 
     :param log: a file for what the subject prints.
-    :param environ: variables that it must see from its start.
+    :param forked: from a process that has imported vLLM, which takes seconds, and nothing else.
     """
 
-    def __init__(self, log: Path, environ: Mapping[str, str]) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, log: Path, *, forked: bool) -> None:
+        context: Any = multiprocessing.get_context("forkserver" if forked else "spawn")
+        if forked:
+            context.set_forkserver_preload(["bench.subjects.vllm_loaded"])
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, log, dict(environ)), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, log), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -75,8 +77,7 @@ class Worker:
             self._process.join()
 
 
-def _serve(connection: Connection, log: Path, environ: dict[str, str]) -> None:
-    os.environ.update(environ)
+def _serve(connection: Connection, log: Path) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -53,6 +53,7 @@ class Boarding:
         elif isinstance(came, Landing):
             reader = came.download.attach()
             self.outcome = Joined(came.stored, DownloadSupply(came.download, reader)) if reader else Again()
+            came.download.bury()
         elif isinstance(came, Seat):
             yield from self._lead(came)
         else:

@@ -137,6 +137,17 @@ class Download:
     def disown(self) -> None:
         """What comes is out of date, or of no use: those who read it go on, but nobody joins, and it is not kept."""
         self._disowned = True
+        if self._seat is not None:
+            self._seat.finish()
+
+    def is_lost(self) -> bool:
+        """Does nobody drive it any more?"""
+        return False
+
+    def bury(self) -> None:
+        """End it if it is lost."""
+        if self.is_lost():
+            self._fail(Broken("the event loop that was receiving this body has ended"))
 
     def take(self, reader: Reader, *, wait: bool = True) -> bytes | None:
         """The next octets for this reader: None when they have not come yet, empty at the end.

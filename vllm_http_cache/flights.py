@@ -126,8 +126,9 @@ class Flights:
             if flight is None:
                 flight = self._flights[key] = _Flight(key)
                 return Seat(self, flight)
-            if flight.landing is not None and flight.landing.download.joinable():
-                return flight.landing
+            landing = flight.landing
+            if landing is not None and (landing.download.joinable() or landing.download.is_lost()):
+                return landing
             ticket = Ticket(flight, bell)
             flight.queue.append(ticket)
             return ticket

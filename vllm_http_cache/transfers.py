@@ -135,6 +135,9 @@ class PumpedDownload(Download):
     def joinable(self) -> bool:
         return super().joinable() and not self._task.is_lost()
 
+    def is_lost(self) -> bool:
+        return not self._ended and self._task.is_lost()
+
     async def _pump(self) -> None:
         error: Broken | None = Broken("the event loop that was receiving this body has ended")
         try:
@@ -175,7 +178,7 @@ class PumpedDownload(Download):
 
     def _cancel(self) -> None:
         if not self._task.cancel():
-            self._fail(Broken("the event loop that was receiving this body has ended"))
+            self.bury()
 
     def _room_made(self) -> None:
         self._room.ring()

@@ -53,7 +53,7 @@ class _Crowd:
     def in_processes(self, client: str) -> None:
         folder, stage = self._stage.folder(), self._stage
         what = f"{client}: {CALLERS} cold callers in {PROCESSES} processes"
-        workers = [stage.new_worker() for _ in range(PROCESSES)]
+        workers = [stage.new_worker(client, OURS) for _ in range(PROCESSES)]
         try:
             for number, worker in enumerate(workers):
                 worker.call("open", client, OURS, folder, {}, number > 0)

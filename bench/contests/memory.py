@@ -30,7 +30,8 @@ class _Case:
 
 def memory(stage: Stage) -> None:
     size = stage.plan.whole // MB
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
         for case, peak in pool.map(_measured(stage), _cases(stage)):
             shown = f"{peak / MB:.1f} MB" if isinstance(peak, int) else f"not run: {peak}"
             stage.log(f"memory, {case.client}, {case.operation}, {FIRST[case.hit]}, {case.cache}: {shown}")
@@ -46,6 +47,8 @@ def memory(stage: Stage) -> None:
             )
             if case.cache == OURS:
                 stage.report(_row(case, size, peak))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _row(case: _Case, size: int, peak: int | str) -> Row:
@@ -73,7 +76,7 @@ def _measured(stage: Stage) -> Callable[[_Case], tuple[_Case, int | str]]:
     warm, url = stage.origin.fresh("100k.bin"), stage.origin.fresh("whole.bin")
 
     def measured(case: _Case) -> tuple[_Case, int | str]:
-        worker = stage.new_worker()
+        worker = stage.new_worker(case.client, case.cache)
         try:
             worker.call("open", case.client, case.cache, stage.folder(), {})
             for _ in range(2):

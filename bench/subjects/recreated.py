@@ -111,7 +111,7 @@ class MediaConnector:
         with tempfile.NamedTemporaryFile(mode="wb", dir=self._folder, delete=False) as file:
             file.write(data)
         path = self._path(url)
-        os.rename(file.name, str(path))  # noqa: PTH104 - as vLLM does
+        os.rename(file.name, str(path))
         self._maybe_evict(path)
 
     def _maybe_evict(self, exclude: Path) -> None:

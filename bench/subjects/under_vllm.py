@@ -6,7 +6,6 @@ Where vLLM is not installed, what of it stands between a URL and its octets is r
 from __future__ import annotations
 
 import os
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,7 @@ METHODS = ("get_response", "get_async_response", "get_sync_client", "get_async_c
 
 def connector(cache: str, folder: Path) -> Any:
     """A ``MediaConnector`` with the plugin registered, or absent."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from vllm.multimodal.media import MediaConnector
+    from vllm.multimodal.media import MediaConnector
 
     _take_out_plugin(MediaConnector)
     os.environ.pop(VARIABLE, None)

@@ -53,7 +53,7 @@ class Tally:
             signature = self.chance.randrange(4)
         url = f"{self.base}/{kind}/{number}"
         if kind == "signed":
-            url += f"?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=k&X-Amz-Date=d&X-Amz-Expires=9"
+            url += "?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=k&X-Amz-Date=d&X-Amz-Expires=9"
             url += f"&X-Amz-SignedHeaders=host&X-Amz-Signature={signature:064x}"
         return f"{kind}/{number}", url
 

@@ -100,11 +100,11 @@ def die_in(path: Path, operation: Callable[[FileStorage], None], nth: int) -> No
 def write_and_wait(path: Path, size: int) -> None:
     """Be in the middle of a body until killed."""
     storage = FileStorage(path)
+    claim = storage.claim(FLIGHT)
     writer = storage.create_body(KEY, None)
     assert writer
     writer.write(bytes(size))
     writer.publish(FLIGHT, response())
-    claim = storage.claim(FLIGHT)
     (Path(path).parent / f"ready-{os.getpid()}").touch()
     signal.pause()
     assert claim

@@ -17,6 +17,7 @@ from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
+    is_quiet,
     key,
     ledger_is_exact,
     load,
@@ -221,6 +222,7 @@ def test_a_hit_costs_few_system_calls(storage: FileStorage) -> None:
 def test_nothing_is_synced_or_listed_by_a_store(storage: FileStorage) -> None:
     """Nothing grows with the number of entries."""
     assert store(storage, KEY, NEW)
+    assert is_quiet(storage)
     storage = actors.quiet(storage)
     calls: list[str] = []
     with intercepted(calls.append):

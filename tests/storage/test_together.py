@@ -261,6 +261,7 @@ def test_one_process_has_a_flight(make: Make) -> None:
     assert again
     claim.release()
     assert one.claim(FLIGHT) is None, "a second release releases nobody else's"
+    assert two.claim(FLIGHT) is None, "nor does a process have it twice"
     again.release()
     other.release()
 

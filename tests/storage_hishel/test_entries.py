@@ -21,8 +21,8 @@ from tests.core.memory import MemoryStorage
 from tests.storage_hishel.conftest import Clock, MakeFace
 from tests.storage_hishel.faces import URL, Face
 from vllm_http_cache import FileStorage
-from vllm_http_cache.storage.hishel import entries as module
 from vllm_http_cache.storage.hishel import as_hishel_async
+from vllm_http_cache.storage.hishel import entries as module
 from vllm_http_cache.storage.protocol import BodyDamaged, Storage
 
 KEY = "key"

@@ -6,8 +6,9 @@ import fcntl
 import os
 import struct
 from dataclasses import dataclass
+from errno import EISDIR, ELOOP, ENOTDIR, ENXIO, ESPIPE
 
-__all__ = ["Device", "allocate_exactly", "file_system", "is_remote", "shut"]
+__all__ = ["Device", "allocate_exactly", "file_system", "is_no_file", "is_remote", "shut"]
 
 _REMOTE = (
     "nfs",
@@ -69,6 +70,11 @@ def allocate_exactly(folder: int, block: int) -> None:
         fcntl.ioctl(folder, _SET_XATTR, _XATTR.pack(flags | _EXTENT_SIZE_INHERITED, block, *rest))
     except OSError:
         pass  # then the bound holds but for that
+
+
+def is_no_file(error: OSError) -> bool:
+    """Whether something else is in the place of a file: a folder, a pipe, a link."""
+    return error.errno in {EISDIR, ELOOP, ENOTDIR, ENXIO, ESPIPE}
 
 
 def shut(fd: int) -> None:

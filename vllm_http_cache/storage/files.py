@@ -142,7 +142,8 @@ class FileStorage:
             if place is not None:
                 claim = place.claims.take(flight)
                 if claim is not None:  # what is announced now is a dead leader's
-                    place.home.unlink(f"growing/{flight}")
+                    with self._troubles.within("withdrawing a dead leader's body"):
+                        place.home.unlink(f"growing/{flight}")
                 return claim
         return NoClaim()
 

@@ -10,7 +10,7 @@ import os
 import stat
 
 from ..rfc9111.message import StoredResponse
-from .devices import shut
+from .devices import is_no_file, shut
 from .layout import Home
 from .readers import read_file
 from .records import LARGEST, decode_growing
@@ -82,5 +82,9 @@ def _announced(home: Home, flight: str) -> tuple[str, StoredResponse] | None:
         return None
     try:
         return decode_growing(read_file(fd, LARGEST, 0, extra=1), flight)
+    except OSError as error:
+        if is_no_file(error):
+            return None
+        raise
     finally:
         shut(fd)

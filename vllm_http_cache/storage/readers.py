@@ -13,7 +13,7 @@ from collections.abc import Callable
 from xxhash import xxh3_64_digest
 
 from ..rfc9111.message import BodyRef
-from .devices import shut
+from .devices import is_no_file, shut
 from .layout import Home, file_path, is_body
 from .protocol import BodyDamaged, BodyReader
 
@@ -42,17 +42,18 @@ def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str]
         raise BlockingIOError
     try:
         fd = os.open(file_path(name), _FLAGS, dir_fd=home.fd)
-    except FileNotFoundError:
-        damaged(name)
-        return None
-    if length > BLOCK:
-        return _open_blocks(fd, ref, damaged)
-    try:
-        data = read_file(fd, length, 0, extra=1, wait=wait)
-    finally:
-        shut(fd)
-    if len(data) == length and (not length or xxh3_64_digest(data) == ref.digests):
-        return _Memory(data)
+        if length > BLOCK:
+            return _open_blocks(fd, ref, damaged)
+        try:
+            data = read_file(fd, length, 0, extra=1, wait=wait)
+        finally:
+            shut(fd)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError) and not is_no_file(error):
+            raise
+    else:
+        if len(data) == length and (not length or xxh3_64_digest(data) == ref.digests):
+            return _Memory(data)
     damaged(name)
     return None
 

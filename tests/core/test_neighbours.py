@@ -1,0 +1,299 @@
+"""Nobody is harmed by a neighbour: slow, failing, cancelled, out of date, or of another kind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from tests.core.memory import MemoryStorage
+from tests.core.scripted import Answer, Clock, Origin, get, ok
+from vllm_http_cache import Cache, CacheOptions
+from vllm_http_cache.rfc9111.message import Fields, Request
+from vllm_http_cache.wire import Caller, Fetched
+
+CALLERS = 10
+FRESH = "max-age=60"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def cache(storage: MemoryStorage, clock: Clock) -> Cache:
+    return Cache(storage, clock=clock)
+
+
+def whole(fetched: Fetched) -> bytes:
+    parts = []
+    while data := fetched.body.read():
+        parts.append(data)
+    fetched.body.close()
+    return b"".join(parts)
+
+
+def fetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
+    return whole(cache.fetch(request or get(), origin.send))
+
+
+async def afetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
+    fetched = await cache.afetch(request or get(), origin.asend)
+    parts = []
+    while data := await fetched.body.read():
+        parts.append(data)
+    await fetched.body.aclose()
+    return b"".join(parts)
+
+
+def together(cache: Cache, origin: Origin, *requests: Request) -> list[bytes]:
+    """All of them at once, the first one first."""
+    origin.held.clear()
+    with ThreadPoolExecutor(len(requests)) as pool:
+        first = pool.submit(fetch, cache, origin, requests[0])
+        assert origin.arrived.wait(10)
+        rest = [pool.submit(fetch, cache, origin, request) for request in requests[1:]]
+        while len(origin) < 2 and sum(len(flight.queue) for flight in cache.flights._flights.values()) < len(rest):
+            pass
+        origin.held.set()
+        return [body.result(10) for body in (first, *rest)]
+
+
+def test_a_head_that_takes_long_is_shared_all_the_same(cache: Cache, clock: Clock) -> None:
+    def answer(_: Request) -> Answer:
+        clock.now += 30
+        return ok(cache_control=FRESH)
+
+    origin = Origin(answer)
+    assert together(cache, origin, *[get()] * CALLERS) == [b"body"] * CALLERS
+    assert len(origin) == 1
+
+
+def test_a_body_that_took_longer_does_not_replace_what_came_later(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(b"v1", cache_control=FRESH))
+    slow = cache.fetch(get(), origin.send)
+    clock.now += 1
+    origin.answer = lambda _: ok(b"v2", cache_control=FRESH)
+    assert fetch(cache, origin, get(cache_control="no-cache")) == b"v2"
+    assert whole(slow) == b"v1"
+    assert fetch(cache, origin) == b"v2" and len(origin) == 2
+
+
+def test_a_vary_that_is_new_parts_those_who_wait(cache: Cache) -> None:
+    origin = Origin(
+        lambda request: ok((request.fields.get("accept") or "").encode(), vary="Accept", cache_control=FRESH)
+    )
+    bodies = together(cache, origin, get(accept="a"), *[get(accept="b")] * CALLERS)
+    assert bodies == [b"a", *[b"b"] * CALLERS]
+    assert len(origin) == 2
+
+
+def test_callers_of_a_failing_origin_do_not_queue(cache: Cache) -> None:
+    origin = Origin(lambda _: OSError("refused"))
+    origin.held.clear()
+
+    def one() -> str:
+        try:
+            return str(fetch(cache, origin))
+        except OSError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(CALLERS) as pool:
+        told = [pool.submit(one) for _ in range(CALLERS)]
+        assert origin.arrived.wait(10)
+        origin.held.set()
+        assert {each.result(10) for each in told} == {"refused"}
+    assert len(cache.flights) == 0
+
+
+def test_a_failure_does_not_end_collapsing(cache: Cache, clock: Clock) -> None:
+    def answer(request: Request) -> Answer:
+        if "if-none-match" in request.fields:
+            return 304, {"ETag": '"1"', "Cache-Control": FRESH}, []
+        return ok(cache_control=FRESH, etag='"1"')
+
+    origin = Origin(answer)
+    fetch(cache, origin)
+    clock.now += 61
+    origin.answer = lambda _: (503, {}, [b"no"])
+    assert fetch(cache, origin) == b"no"
+    origin.answer = answer
+    origin.asked.clear()
+    origin.arrived.clear()
+    assert together(cache, origin, *[get()] * CALLERS) == [b"body"] * CALLERS
+    assert len(origin) == 1
+
+
+def test_a_follower_who_can_wait_no_longer_may_have_what_is_stale(storage: MemoryStorage, clock: Clock) -> None:
+    cache = Cache(storage, CacheOptions(stale_if_error=600), clock=clock)
+    origin = Origin(ok(cache_control="max-age=1"))
+    fetch(cache, origin)
+    clock.now += 2
+    origin.held.clear()
+    leader = threading.Thread(target=fetch, args=(cache, origin))
+    leader.start()
+    while len(origin) < 2:
+        pass
+    assert whole(cache.fetch(get(), origin.send, Caller(timeout=0.01))) == b"body"
+    origin.held.set()
+    leader.join(10)
+
+
+def test_a_follower_gets_its_own_clients_error(cache: Cache, storage: MemoryStorage) -> None:
+    class Own(Exception):
+        pass
+
+    more = threading.Event()
+
+    class Broken(OSError):
+        pass
+
+    origin = Origin((200, {"Cache-Control": FRESH}, [b"half", Broken("the leader's")]))
+    leader = cache.fetch(get(), origin.send)
+    assert leader.body.read() == b"half"
+    follower = cache.fetch(get(), origin.send, Caller(broken=Own))
+    assert follower.body.read() == b"half"
+    origin.answer = lambda _: OSError("gone")
+    with pytest.raises(Broken):
+        leader.body.read()
+    with pytest.raises((Own, OSError)) as caught:
+        follower.body.read()
+    assert not isinstance(caught.value, Broken)
+    for _ in range(2):
+        with pytest.raises(Own):
+            follower.body.read()
+    more.set()
+
+
+def test_an_invalidation_reaches_what_is_under_way(cache: Cache) -> None:
+    origin = Origin(ok(b"v1", cache_control=FRESH))
+    slow = cache.fetch(get(), origin.send)
+    origin.answer = lambda _: (204, {"Content-Length": "0"}, [])
+    cache.fetch(Request("PUT", get().uri), origin.send)
+    origin.answer = lambda _: ok(b"v2", cache_control=FRESH)
+    assert fetch(cache, origin) == b"v2"
+    assert whole(slow) == b"v1"
+    assert fetch(cache, origin) == b"v2" and len(origin) == 3
+
+
+def test_a_veto_reaches_what_is_under_way(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control=FRESH))
+    fetched = cache.fetch(get(), origin.send)
+    fetched.refuse()
+    assert whole(fetched) == b"body"
+    assert storage.records == {} and storage.open_writers == 0
+
+
+def test_a_loop_that_was_closed_holds_nobody(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin((200, {"Cache-Control": FRESH}, [b"x"] * 1000))
+    loop = asyncio.new_event_loop()
+    abandoned = loop.run_until_complete(cache.afetch(get(), origin.asend))
+    loop.close()
+    assert len(fetch(cache, origin)) == 1000 and len(origin) == 2
+    with suppress(Exception):
+        abandoned.body._end()
+    assert len(cache.flights) == 0 and storage.open_writers == 0
+
+
+@pytest.mark.anyio
+async def test_followers_in_all_of_the_others_threads_do_not_stop_the_leader(cache: Cache) -> None:
+    body = b"x" * 1_000_000
+    origin = Origin(ok(body, cache_control=FRESH))
+    origin.held.clear()
+    threads = anyio.to_thread.current_default_thread_limiter()
+    before, threads.total_tokens = threads.total_tokens, 2
+    got: list[bytes] = []
+
+    async def lead() -> None:
+        got.append(await afetch(cache, origin))
+
+    async def follow() -> None:
+        got.append(await anyio.to_thread.run_sync(fetch, cache, origin))
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lead)
+            while not origin.arrived.is_set():
+                await anyio.sleep(0.001)
+            tasks.start_soon(follow)
+            tasks.start_soon(follow)
+            await anyio.sleep(0.05)
+            origin.held.set()
+    threads.total_tokens = before
+    assert got == [body] * 3 and len(origin) == 1
+
+
+def test_a_call_in_a_loops_own_thread_does_not_wait_for_that_loop(cache: Cache) -> None:
+    origin = Origin((200, {"Cache-Control": FRESH}, [b"x"] * 10))
+
+    async def both() -> bytes:
+        leading = await cache.afetch(get(), origin.asend)
+        body = fetch(cache, origin)
+        await leading.body.aclose()
+        return body
+
+    assert asyncio.run(both()) == b"x" * 10
+    assert len(origin) == 2
+
+
+@pytest.mark.anyio
+async def test_a_follower_that_cannot_use_it_may_be_cancelled(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(vary="Accept", cache_control=FRESH))
+    leading = await cache.afetch(get(accept="a"), origin.asend)
+    origin.held.clear()
+    with anyio.move_on_after(0.05) as scope:
+        await cache.afetch(get(accept="b"), origin.asend)
+    assert scope.cancelled_caught
+    origin.held.set()
+    await leading.body.aclose()
+
+
+def test_a_resumed_body_shorter_than_what_was_given_is_no_end(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control=FRESH, etag='"1"'))
+    fetch(cache, origin)
+    fetched = cache.fetch(get(), origin.send)
+    storage.damaged_from = len(fetched.body.read())
+    origin.answer = lambda _: ok(b"x" * 10, cache_control=FRESH, etag='"1"')
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            fetched.body.read()
+
+
+def test_a_204_has_no_octets_whatever_it_announces(cache: Cache) -> None:
+    origin = Origin((204, {"Content-Length": "5", "Cache-Control": FRESH}, []))
+    assert fetch(cache, origin) == b""
+
+
+def test_a_post_to_another_host_is_not_stored_here(cache: Cache) -> None:
+    origin = Origin(ok(b"evil", cache_control=FRESH, content_location=get().uri))
+    cache.fetch(Request("POST", get().uri, Fields([("Host", "evil.test")])), origin.send)
+    origin.answer = lambda _: ok(b"good", cache_control=FRESH)
+    assert fetch(cache, origin) == b"good"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_only_if_cached_sends_nothing_whatever_the_method(storage: MemoryStorage, method: str) -> None:
+    cache = Cache(storage, CacheOptions(mode="only-if-cached"))
+    origin = Origin(ok())
+    assert cache.fetch(Request(method, get().uri), origin.send).response.status == 504
+    assert len(origin) == 0
+
+
+def test_a_cache_of_one_user_keeps_to_itself(storage: MemoryStorage, clock: Clock) -> None:
+    origin = Origin(ok(b"alice's", cache_control="private, max-age=60"))
+    own = Cache(storage, CacheOptions(shared=False), clock=clock)
+    assert fetch(own, origin, get(authorization="Basic alice")) == b"alice's"
+    assert fetch(own, origin, get(authorization="Basic alice")) == b"alice's" and len(origin) == 1
+    fetch(Cache(storage, clock=clock), origin)
+    assert len(origin) == 2
