@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.lowlevel
@@ -11,7 +11,7 @@ import anyio.lowlevel
 from vllm_http_cache.rfc9111.message import Fields, Request, Response
 from vllm_http_cache.wire import Reply
 
-Answer = tuple[int, dict[str, str], list[bytes | Exception]]
+Answer = tuple[int, Mapping[str, str], Sequence[bytes | Exception]]
 
 
 class Clock:
@@ -34,7 +34,7 @@ def ok(body: bytes = b"body", **fields: str) -> Answer:
 
 
 class Body:
-    def __init__(self, chunks: list[bytes | Exception]) -> None:
+    def __init__(self, chunks: Sequence[bytes | Exception]) -> None:
         self._chunks = list(chunks)
         self.closed = False
 
@@ -66,7 +66,7 @@ class Origin:
     """Answers what *answer* says of a request; remembers what it was asked. ``held`` stops it before the head."""
 
     def __init__(self, answer: Callable[[Request], Answer | Exception] | Answer) -> None:
-        self.answer = answer if callable(answer) else lambda _: answer
+        self.answer: Callable[[Request], Answer | Exception] = answer if callable(answer) else lambda _: answer
         self.asked: list[Request] = []
         self.bodies: list[Body] = []
         self.held = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from email.utils import formatdate
+from functools import partial
 
 from tests.origin import Answer, Origin, Seen, Stop
 from tests.soak.world import KINDS, NUMBERS, body, version_at
@@ -22,10 +23,10 @@ def serve(seed: int) -> Origin:
         for number in range(NUMBERS):
             name = f"{kind}/{number}"
             if kind == "moved":
-                origin.on(f"/moved/{number}", lambda _, number=number: _moved(number))
-                origin.on(f"/here/{number}", lambda seen, name=name: _answer(seen, name, chance))
+                origin.on(f"/moved/{number}", partial(_moved, number))
+                origin.on(f"/here/{number}", partial(_answer, name, chance))
             else:
-                origin.on(f"/{name}", lambda seen, name=name: _answer(seen, name, chance))
+                origin.on(f"/{name}", partial(_answer, name, chance))
     return origin
 
 
@@ -33,12 +34,12 @@ def _now() -> str:
     return formatdate(time.time(), usegmt=True)
 
 
-def _moved(number: int) -> Answer:
+def _moved(number: int, _: Seen) -> Answer:
     fields = {"Location": f"/here/{number}", "Cache-Control": "max-age=9", "Date": _now()}
     return Answer(302, fields, date=False)
 
 
-def _answer(seen: Seen, name: str, chance: random.Random) -> Answer:
+def _answer(name: str, chance: random.Random, seen: Seen) -> Answer:
     kind = KINDS[name.partition("/")[0]]
     now = time.time()
     version = version_at(name, now)
@@ -54,7 +55,9 @@ def _answer(seen: Seen, name: str, chance: random.Random) -> Answer:
             case 0:
                 raise Stop
             case 1:
-                return Answer(503, {"Cache-Control": "no-store", "Date": _now()}, b"overloaded", before=delay, date=False)
+                return Answer(
+                    503, {"Cache-Control": "no-store", "Date": _now()}, b"overloaded", before=delay, date=False
+                )
             case 2:
                 return Answer(200, fields, octets[:half], length=len(octets), end="cut", date=False)
             case 3:

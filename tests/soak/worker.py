@@ -134,14 +134,14 @@ async def tasks(tally: Tally, cache: Cache) -> int:
     """Run both asynchronous clients; how many tasks they have left."""
     transport = AsyncCacheTransport(httpx.AsyncHTTPTransport(), cache)
     session = aiohttp.ClientSession(middlewares=[CacheMiddleware(cache)], timeout=aiohttp.ClientTimeout(total=10))
-    async with httpx.AsyncClient(transport=transport, follow_redirects=True, timeout=10) as client, session:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(TASKS):
-                group.create_task(with_httpx(tally, client))
-                group.create_task(with_aiohttp(tally, session))
-            while tally.running():
-                await asyncio.sleep(1)
-                tally.say()
+    client = httpx.AsyncClient(transport=transport, follow_redirects=True, timeout=10)
+    async with client, session, asyncio.TaskGroup() as group:
+        for _ in range(TASKS):
+            group.create_task(with_httpx(tally, client))
+            group.create_task(with_aiohttp(tally, session))
+        while tally.running():
+            await asyncio.sleep(1)
+            tally.say()
     await cache.aclose()
     for _ in range(200):  # what was given up last may still be closing its connection
         if len(asyncio.all_tasks()) == 1:
@@ -172,6 +172,7 @@ def main(folder: str, base: str, seed: int, seconds: float, max_size: int) -> No
     del readers
     cache.close()
     flights = len(cache.flights)
+    left: list[str] = []
     for _ in range(200):  # threads that were closing what a caller gave up
         gc.collect()
         if not (left := sorted(open_files() - files)) and threading.active_count() <= threads:

@@ -66,7 +66,7 @@ class Room:
         self._clock = clock
         self._drop = drop
         self._warn = warn
-        self._wanted = 0
+        self._waiting: dict[object, int] = {}  # octets asked for by those who wait for room
         self._next_round = 0.0
         self._suspects: deque[str] = deque(maxlen=1024)
         self._janitor = Janitor(self._tidy)
@@ -79,22 +79,25 @@ class Room:
         if self._try(place, amount):
             return True
         with place.ledger.locked() as page:
-            fits = self._fits(place, page, amount)
-        if not fits:
-            return False
+            if not self._fits(place, page, amount):
+                return False
         deadline = time.monotonic() + PATIENCE
-        self._wanted = max(self._wanted, amount)
+        request = object()
+        self._waiting[request] = amount
         self._janitor.ask()
-        while self._janitor.pause(deadline):
-            if self._try(place, amount):
-                return True
+        try:
+            while self._janitor.pause(deadline):
+                if self._try(place, amount, request):
+                    return True
+        finally:
+            self._waiting.pop(request, None)
         return False
 
     def _fits(self, place: Place, page: Page, amount: int) -> bool:
         """Whether there would be room, beside a record, if nothing else were stored."""
         return amount + page.account(HOME) + 2 * place.home.slack <= self._limits.max_size
 
-    def _try(self, place: Place, amount: int) -> bool:
+    def _try(self, place: Place, amount: int, request: object = None) -> bool:
         if not place.join(self._limits.max_size):
             return False
         place.settle()
@@ -104,6 +107,8 @@ class Room:
             return False
         with place.ledger.locked() as page:
             granted = place.ledger.reserve(page, amount, self._limits.max_size)
+            if granted:
+                self._waiting.pop(request, None)  # before the janitor can count it twice
             due = self._sweep_is_due(page)
             full = page.used + page.reserved > HIGH * self._limits.max_size
             worth = page.used > LOW * self._limits.max_size
@@ -170,14 +175,15 @@ class Room:
                 place.ledger.look_soon(page, self._clock() + 2 * GRACE)
 
     def _evict(self, place: Place, disk: float) -> Iterator[object]:
-        wanted, self._wanted = self._wanted, 0
-
         def goal(page: Page) -> int:
-            bound = self._limits.max_size
-            if page.used + page.reserved + wanted <= HIGH * bound:
+            """Octets that may stay; what is used now when nothing need go, or when it would not help."""
+            bound, waiting = self._limits.max_size, list(self._waiting.values())
+            left = bound - page.reserved
+            if page.used + sum(waiting) <= left - (1 - HIGH) * bound or left - max(waiting, default=0) < page.account(
+                HOME
+            ):
                 return page.used
-            low = int(min(LOW * bound, bound - page.reserved - wanted))
-            return low if low >= page.account(HOME) else page.used  # else removing everything would not help
+            return int(min(LOW * bound, max(left - sum(waiting), page.account(HOME))))
 
         return evict(place.home, place.ledger, goal, self._clock(), disk)
 
