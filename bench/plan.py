@@ -36,6 +36,16 @@ class Plan:
 
 
 FULL = Plan(
-    rounds=15, round_seconds=0.1, patience=20.0, entries=100_000, age=185.0, whole=200 * MB, hits=4000, stalls=4, starts=20
+    rounds=15,
+    round_seconds=0.1,
+    patience=20.0,
+    entries=100_000,
+    age=185.0,
+    whole=200 * MB,
+    hits=4000,
+    stalls=4,
+    starts=20,
 )
-QUICK = Plan(rounds=5, round_seconds=0.04, patience=5.0, entries=5_000, age=0.0, whole=40 * MB, hits=1000, stalls=2, starts=7)
+QUICK = Plan(
+    rounds=5, round_seconds=0.04, patience=5.0, entries=5_000, age=0.0, whole=40 * MB, hits=1000, stalls=2, starts=7
+)

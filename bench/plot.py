@@ -34,7 +34,8 @@ def draw(results: Results, path: Path) -> None:
     _draw_targets(right, rows)
     about = results.about
     figure.suptitle(
-        f"{about['command']} - {about['date']} - {about['processor']}, {about['file system']}, {about['python']}", fontsize=8
+        f"{about['command']} - {about['date']} - {about['processor']}, {about['file system']}, {about['python']}",
+        fontsize=8,
     )
     figure.tight_layout()
     figure.savefig(path.with_suffix(".png"), dpi=120, metadata={"Software": None})
@@ -65,7 +66,10 @@ def _draw_targets(axes: Any, rows: list[Any]) -> None:
     labels = [f"{row.what}: {row.value:.2f}{row.unit} of {row.target:g}" for row in rows]
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set(
-        title="Measured over target (left of the line: reached)", xscale="log", yticks=range(len(labels)), yticklabels=labels
+        title="Measured over target (left of the line: reached)",
+        xscale="log",
+        yticks=range(len(labels)),
+        yticklabels=labels,
     )
     axes.invert_yaxis()
     axes.grid(axis="x", color="#e6e9ec")

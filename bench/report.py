@@ -12,6 +12,10 @@ from .subjects.names import NONE
 
 __all__ = ["markdown"]
 
+EXPLAINED = (
+    "Microseconds for one operation, medians of the rounds: on the wall, and of the CPU. The last column: wall time "
+    "over that of the same client without a cache."
+)
 VERDICTS = {True: "reached", False: "**not reached**", None: "not run"}
 
 
@@ -21,8 +25,7 @@ def markdown(results: Results) -> str:
         _conditions(results.about),
         "\n".join(_targets(results.rows)),
         "### Times of all who took part",
-        "Microseconds for one operation, medians of the rounds: on the wall, and of the CPU. "
-        "The last column: wall time over that of the same client without a cache.",
+        EXPLAINED,
         "\n".join(_times(results.timings)),
     ]
     facts = [*_memory(results.facts), *_stalls(results.facts), *_crowds(results.facts)]

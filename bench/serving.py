@@ -52,7 +52,9 @@ class Server(asyncio.Protocol):
             self._send("404 Not Found", (), b"")
             return
         shown = (f"ETag: {file.tag}", f"Cache-Control: {POLICIES[policy]}")
-        asked = next((field.partition(":")[2].strip() for field in fields if field.lower().startswith("if-none-match:")), "")
+        asked = next(
+            (field.partition(":")[2].strip() for field in fields if field.lower().startswith("if-none-match:")), ""
+        )
         if asked == file.tag:
             self._send("304 Not Modified", shown, None)
         elif policy == "slow":

@@ -106,9 +106,7 @@ class Host:
         self._folder = Path()
         self._number = 0
 
-    def open(
-        self, client: str, cache: str, folder: Path, options: Mapping[str, Any], shared: bool = False
-    ) -> None:
+    def open(self, client: str, cache: str, folder: Path, options: Mapping[str, Any], shared: bool = False) -> None:
         """Take a subject, on an empty folder or, where it is shared, on that of another process."""
         self._subject = make(client, cache, options)
         self._folder = folder
@@ -154,9 +152,14 @@ class Host:
 
     def peak(self, operation: str, url: str) -> int:
         call = getattr(self._subject, operation)
-        if isinstance(self._subject, AsyncSubject):
-            return measuring.peak_growth(lambda: self._runner.run(call(url)))
-        return measuring.peak_growth(partial(call, url))
+        if not isinstance(self._subject, AsyncSubject):
+            return measuring.peak_growth(partial(call, url))
+        kept: list[object] = []
+
+        async def keep() -> None:  # a runner writes out what a task returns, for the message of an exception
+            kept.append(await call(url))
+
+        return measuring.peak_growth(lambda: self._runner.run(keep()))
 
     def _open(self, shared: bool = False) -> None:
         assert self._subject is not None

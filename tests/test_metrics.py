@@ -20,7 +20,7 @@ for _ in range(2):
         os.waitpid(pid, 0)
     else:
         default().answered("hit", octets_from_cache=10)
-        default().holds(4096, 7)
+        default().holds(octets=4096, keys=7)
         os._exit(0)
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -46,7 +46,7 @@ def test_each_doing_is_counted() -> None:
         return registry.get_sample_value(f"vllm_http_cache_{name}", labels)
 
     assert value("held_bytes") is None, "nobody has told yet"
-    metrics.holds(4096, 7)
+    metrics.holds(octets=4096, keys=7)
     assert value("requests_total", outcome="hit", forward="") == 2
     assert value("requests_total", outcome="forwarded", forward="uri-miss") == 1
     assert value("body_bytes_total", source="cache") == 150
@@ -57,7 +57,7 @@ def test_each_doing_is_counted() -> None:
     assert value("evictions_total", reason="size") == 3
     assert value("storage_errors_total", operation="write") == 1
     assert value("held_bytes") == 4096
-    assert value("held_entries") == 7
+    assert value("held_keys") == 7
 
 
 def test_no_name_is_vllms_to_unregister() -> None:

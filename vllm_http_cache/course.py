@@ -243,6 +243,8 @@ class Course:
             seat.disperse(remember=not failing)
         if outcome.arrived is not None:
             self._count("forwarded", outcome.status)
+            if self._cache.metrics is not None and self._request.method != "HEAD":
+                self._cache.metrics.received(_length_on_the_wire(outcome.arrived.response) or 0)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native)
         stored = outcome.stored
         if outcome.status.hit and stored is not None:

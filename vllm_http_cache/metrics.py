@@ -56,7 +56,7 @@ class Metrics:
         )
         self._registry = registry
         self._lock = threading.Lock()
-        self._held: tuple[Gauge, Gauge] | None = None
+        self._gauges: dict[str, Gauge] = {}
 
     def answered(self, outcome: Outcome, forward: str | None = None, octets_from_cache: int = 0) -> None:
         """A caller has its answer. *forward*: why the request was forwarded (RFC 9211 section 2.2), if it was."""
@@ -81,28 +81,30 @@ class Metrics:
         self._evictions[reason,].inc(number)
 
     def storage_failed(self, operation: str) -> None:
-        """The storage could not do *operation*: ``read``, ``write``, ``open``, ``sweep``."""
+        """The storage could not do *operation*, in the log's words: ``keeping a record``, ``opening a body``…"""
         self._storage_errors[operation,].inc()
 
-    def holds(self, octets: int, entries: int) -> None:
-        """What the storage occupies now."""
-        for gauge, value in zip(self._gauges(), (octets, entries), strict=True):
-            gauge.set(value)
+    def holds(self, *, octets: int | None = None, keys: int | None = None) -> None:
+        """What the storage occupies, and for how many keys it has something, as just counted."""
+        if octets is not None:
+            self._gauge("held_bytes", "Octets that the storage occupies.").set(octets)
+        if keys is not None:
+            self._gauge("held_keys", "Keys with stored responses, as last counted.").set(keys)
 
-    def _gauges(self) -> tuple[Gauge, Gauge]:
-        """Made when they are first set: until then they would say 0."""
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        """Made when it is first set: until then it would say 0."""
+        found = self._gauges.get(name)
+        if found is not None:
+            return found
         from prometheus_client import Gauge
 
-        def gauge(name: str, meaning: str) -> Gauge:
-            # Processes share a folder: the latest that one of them saw is right, a sum is not.
-            name = f"vllm_http_cache_{name}"
-            return Gauge(name, meaning, registry=self._registry, multiprocess_mode="mostrecent")
-
         with self._lock:
-            if self._held is None:
-                octets = gauge("held_bytes", "Octets that the storage occupies.")
-                self._held = octets, gauge("held_entries", "Stored responses in the storage.")
-            return self._held
+            if name not in self._gauges:
+                # Processes share a folder: the latest that one of them saw is right, a sum is not.
+                self._gauges[name] = Gauge(
+                    f"vllm_http_cache_{name}", meaning, registry=self._registry, multiprocess_mode="mostrecent"
+                )
+            return self._gauges[name]
 
 
 class _Children(dict[tuple[str, ...], Any]):

@@ -56,7 +56,9 @@ def _row(case: _Case, size: int, peak: int | str) -> Row:
     value, note = (peak / MB, "") if isinstance(peak, int) else (None, peak)
     if case.operation == "get":
         value = None if value is None else value / size
-        return Row("memory", f"{what} whole, {FIRST[case.hit]}", MOST_WHOLE, value, against="the body's size", note=note)
+        return Row(
+            "memory", f"{what} whole, {FIRST[case.hit]}", MOST_WHOLE, value, against="the body's size", note=note
+        )
     return Row("memory", f"{what} streamed, {FIRST[case.hit]}", MOST_STREAMED, value, unit=" MB", note=note)
 
 

@@ -50,7 +50,9 @@ def _miss(what: str, timings: dict[str, Timing]) -> Row:
 def validations(stage: Stage) -> None:
     for client, peers in {stage.vllm: (), stage.vllm_async: (), **CLIENTS}.items():
         entries = [Entry(client, cache) for cache in (NONE, OURS, *peers)]
-        timings = stage.compare("validations", entries, Task("validate", stage.origin.validated("100k.bin"), asks=(1, 1)))
+        timings = stage.compare(
+            "validations", entries, Task("validate", stage.origin.validated("100k.bin"), asks=(1, 1))
+        )
         ours, plain = timings[OURS], timings[NONE]
         what = f"{client}: 304 and hit"
         if not ours.rounds or not plain.rounds:

@@ -37,8 +37,12 @@ def _measure(stage: Stage, cast: Cast, client: str, doing: str, *, distinct: boo
             if entry.cache not in reasons:
                 stalled[entry.cache] += worker.call("stalls", "get", url, plan.stalls, distinct)
     for cache, values in stalled.items():
-        stage.results.facts.append({"contest": "stalls", "client": client, "what": doing, "cache": cache, "stalls": values})
-    stage.log(f"stalls, {client}, {doing}: " + ", ".join(f"{c} {median(v) * 1e3:.1f} ms" for c, v in stalled.items() if v))
+        stage.results.facts.append(
+            {"contest": "stalls", "client": client, "what": doing, "cache": cache, "stalls": values}
+        )
+    stage.log(
+        f"stalls, {client}, {doing}: " + ", ".join(f"{c} {median(v) * 1e3:.1f} ms" for c, v in stalled.items() if v)
+    )
     what = f"{client}: stall of the event loop, {doing} 10 MB"
     if not stalled.get(OURS):
         stage.report(Row("stalls", what, MOST, unit=" ms", note=reasons[OURS]))

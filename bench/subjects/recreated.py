@@ -65,6 +65,8 @@ class HTTPConnection:
 class MediaConnector:
     """:param folder: of the built-in cache; None: it is off."""
 
+    seam: Any = None  # our plugin's, where it is
+
     def __init__(self, folder: Path | None) -> None:
         self.connection = HTTPConnection()
         self._folder = folder

@@ -61,7 +61,8 @@ class Ours(Base):
 
 class Files(Base):
     def _session(self, folder: Path) -> aiohttp.ClientSession:
-        from aiohttp_client_cache import CachedSession, FileBackend
+        from aiohttp_client_cache.backends.filesystem import FileBackend
+        from aiohttp_client_cache.session import CachedSession
 
         return CachedSession(cache=FileBackend(folder / "responses", expire_after=DAY))
 
@@ -71,7 +72,8 @@ class Files(Base):
 
 class SQLite(Files):
     def _session(self, folder: Path) -> aiohttp.ClientSession:
-        from aiohttp_client_cache import CachedSession, SQLiteBackend
+        from aiohttp_client_cache.backends.sqlite import SQLiteBackend
+        from aiohttp_client_cache.session import CachedSession
 
         return CachedSession(cache=SQLiteBackend(str(folder / "cache.sqlite"), expire_after=DAY))
 

@@ -17,7 +17,7 @@ from vllm_http_cache.wire import Reply
 
 from . import Makers, Subject
 from .names import OURS, OWN
-from .under_vllm import connector, recreated_connector
+from .under_vllm import connect, connect_recreated
 
 SMALL = 1000  # octets of an entry that is only there
 CONTENT = os.urandom(100_000)  # of one that is used
@@ -103,7 +103,7 @@ class VllmsOwn(Filled):
 
     def __init__(self, entries: int, recreated: bool) -> None:
         super().__init__(entries)
-        self._connect = recreated_connector if recreated else connector
+        self._connect = connect_recreated if recreated else connect
 
     def _fill(self, folder: Path) -> None:
         self._connector = self._connect(OWN, folder)

@@ -6,6 +6,7 @@ Where vLLM is not installed, what of it stands between a URL and its octets is r
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,19 @@ from typing import Any
 from . import AsyncSubject, Makers, Subject
 from .names import NONE, OURS, OWN
 
-__all__ = ["SUBJECTS", "connector", "recreated_connector"]
+__all__ = ["SUBJECTS", "connect", "connect_recreated"]
 
 TIMEOUT = 60  # seconds
 VARIABLE = "VLLM_MEDIA_CACHE"
+Ways = tuple[Callable[[str, Path], Any], Callable[[Any], None]]  # to connect, and to disconnect
 METHODS = ("get_response", "get_async_response", "get_sync_client", "get_async_client", "vllm_http_cache")
 
 
-def connector(cache: str, folder: Path) -> Any:
+def connect(cache: str, folder: Path) -> Any:
     """A ``MediaConnector`` with the plugin registered, or absent."""
     from vllm.multimodal.media import MediaConnector
 
-    _take_out_plugin(MediaConnector)
-    os.environ.pop(VARIABLE, None)
-    if cache != NONE:
-        os.environ[VARIABLE] = str(folder)
+    _set(cache, folder)
     if cache == OURS:
         from vllm_http_cache.vllm import register
 
@@ -35,42 +34,51 @@ def connector(cache: str, folder: Path) -> Any:
     return MediaConnector()
 
 
-def _take_out_plugin(media_connector: Any) -> None:
+def disconnect(connector: Any) -> None:
+    """Take the plugin out again, if it is there."""
     from vllm import envs
-    from vllm.connections import global_http_connection as connection
 
+    connection = connector.connection
     seam = vars(connection).get("vllm_http_cache")
     if seam is None:
         return
-    if seam._media._media is not None:
-        seam._media._media.cache.close()
+    seam._media().cache.close()
     for name in METHODS:
         vars(connection).pop(name)
     vars(envs).pop(VARIABLE)
     for name in ("load_from_url", "load_from_url_async"):
-        setattr(media_connector, name, getattr(media_connector, name).__wrapped__)
+        setattr(type(connector), name, getattr(type(connector), name).__wrapped__)
 
 
-def recreated_connector(cache: str, folder: Path) -> Any:
+def connect_recreated(cache: str, folder: Path) -> Any:
     from .recreated import MediaConnector
 
+    _set(cache, folder)
     if cache != OURS:
         return MediaConnector(folder if cache == OWN else None)
-    from vllm_http_cache.settings import Settings, open_cache
     from vllm_http_cache.vllm.connection import Seam
     from vllm_http_cache.vllm.connector import wrapped_load, wrapped_load_async
-    from vllm_http_cache.vllm.media import Media
+    from vllm_http_cache.vllm.opening import Opening
 
     class WithPlugin(MediaConnector):
         load_from_url = wrapped_load(MediaConnector.load_from_url)
         load_from_url_async = wrapped_load_async(MediaConnector.load_from_url_async)
 
-    settings = Settings(path=folder)
-    cache_ = open_cache(settings)
-    assert cache_ is not None
     made = WithPlugin(None)
-    Seam(made.connection, lambda: Media(cache_, settings)).take()
+    made.seam = Seam(made.connection, Opening())
+    made.seam.take()
     return made
+
+
+def disconnect_recreated(connector: Any) -> None:
+    if connector.seam is not None:
+        connector.seam._media().cache.close()
+
+
+def _set(cache: str, folder: Path) -> None:
+    os.environ.pop(VARIABLE, None)
+    if cache != NONE:
+        os.environ[VARIABLE] = str(folder)
 
 
 class NoMedia:
@@ -84,8 +92,8 @@ class NoMedia:
 
 
 class Sync(Subject):
-    def __init__(self, connect: Any, cache: str) -> None:
-        self._connect = connect
+    def __init__(self, ways: Ways, cache: str) -> None:
+        self._connect, self._disconnect = ways
         self._cache = cache
         self._tag = ""
 
@@ -93,6 +101,7 @@ class Sync(Subject):
         self._connector = self._connect(self._cache, folder)
 
     def close(self) -> None:
+        self._disconnect(self._connector)
         session = self._connector.connection._sync_client
         if session is not None:
             session.close()
@@ -114,8 +123,8 @@ class Sync(Subject):
 
 
 class Async(AsyncSubject):
-    def __init__(self, connect: Any, cache: str) -> None:
-        self._connect = connect
+    def __init__(self, ways: Ways, cache: str) -> None:
+        self._connect, self._disconnect = ways
         self._cache = cache
         self._tag = ""
 
@@ -123,6 +132,7 @@ class Async(AsyncSubject):
         self._connector = self._connect(self._cache, folder)
 
     async def close(self) -> None:
+        self._disconnect(self._connector)
         connection = self._connector.connection
         session, connection._async_client = connection._async_client, None
         if session is not None:
@@ -145,13 +155,15 @@ class Async(AsyncSubject):
             return content
 
 
-def _caches(subject: Any, connect: Any) -> dict[str, Any]:
-    return {cache: partial(subject, connect, cache) for cache in (NONE, OURS, OWN)}
+def _caches(subject: Any, ways: Ways) -> dict[str, Any]:
+    return {cache: partial(subject, ways, cache) for cache in (NONE, OURS, OWN)}
 
 
+REAL: Ways = connect, disconnect
+RECREATED: Ways = connect_recreated, disconnect_recreated
 SUBJECTS: Makers = {
-    "vllm": _caches(Sync, connector),
-    "vllm async": _caches(Async, connector),
-    "vllm re-created": _caches(Sync, recreated_connector),
-    "vllm re-created async": _caches(Async, recreated_connector),
+    "vllm": _caches(Sync, REAL),
+    "vllm async": _caches(Async, REAL),
+    "vllm re-created": _caches(Sync, RECREATED),
+    "vllm re-created async": _caches(Async, RECREATED),
 }

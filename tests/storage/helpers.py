@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, StoredResponse
@@ -98,7 +98,11 @@ def record_file(path: str | os.PathLike[str], name: str) -> Path:
 
 
 def body_files(path: str | os.PathLike[str], name: str = "*") -> list[Path]:
-    return sorted(v1(path).glob(f"[0-9a-f][0-9a-f]/{name}.*"))
+    found: list[Path] = []
+    for folder in v1(path).glob("[0-9a-f][0-9a-f]") if name == "*" else [v1(path) / name[:2]]:
+        with suppress(FileNotFoundError, NotADirectoryError):  # others remove it when it is empty
+            found += folder.glob(f"{name}.*")
+    return sorted(found)
 
 
 def occupied(path: str | os.PathLike[str]) -> int:

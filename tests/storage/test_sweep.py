@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.actors import quiet
 from tests.storage.conftest import Clock, Make
 from tests.storage.helpers import (
     MIB,
@@ -245,8 +246,9 @@ def test_a_clock_that_steps_back_and_forth_leaves_nothing_for_ever(make: Make, c
 
 
 @pytest.fixture
-def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_grace(monkeypatch: pytest.MonkeyPatch, storage: FileStorage) -> None:
     """Every body without a record has been without one for long enough."""
+    quiet(storage)
     monkeypatch.setattr(sweeping, "GRACE", -1.0)
 
 

@@ -128,7 +128,7 @@ def test_the_log(pair: Pair, origin: Origin) -> None:
     for server in (pair.one, pair.other):
         hashes(server, url)
         lines = server.log.read_text().splitlines()
-        (line,) = (line for line in lines if "media cache is active" in line)
+        (line,) = (line for line in lines if "vllm-http-cache is active" in line)
         assert "INFO" in line
         assert str(pair.cache) in line
         assert not [line for line in lines if "Media cache enabled" in line or "Unknown vLLM environment" in line]

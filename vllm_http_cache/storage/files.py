@@ -16,7 +16,7 @@ from .growing import find
 from .keeping import Keeping
 from .layout import FOLDERS, Home, is_key
 from .place import Place
-from .protocol import BodyReader, BodyWriter, Claim, Growing, Record, Stat
+from .protocol import BodyReader, BodyWriter, Claim, Growing, Observer, Record, Stat
 from .readers import open_reader
 from .room import SMALLEST, Limits, Room
 from .shelf import Loaded, Shelf
@@ -59,13 +59,19 @@ class FileStorage:
         self._clock = clock
         self._troubles = Troubles(self.path)
         self._access = Access(self.path, group=group, make=max_size >= SMALLEST, warn=self._troubles.warn)
+        self._observer: Observer | None = None
         self._begin()
         _storages.add(self)
 
     def _begin(self) -> None:
         self._shelf = Shelf()
         self._room = Room(self._access, self.limits, self._clock, self._drop, self._troubles.warn)
+        self.observe(self._observer)
         self._keeping = Keeping(self._shelf, self._room.reserve, self._visible, self._clock, fsync=self._fsync)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tell *observer* from now on what happens here."""
+        self._observer = self._room.observer = self._troubles.observer = observer
 
     @property
     def ttl(self) -> float:

@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 
 from ..rfc9111.message import BodyRef, StoredResponse
 
-__all__ = ["BodyDamaged", "BodyReader", "BodyWriter", "Claim", "Growing", "Record", "Stat", "Storage"]
+__all__ = ["BodyDamaged", "BodyReader", "BodyWriter", "Claim", "Growing", "Observer", "Record", "Stat", "Storage"]
 
 
 class BodyDamaged(Exception):
@@ -100,6 +100,19 @@ class Claim(Protocol):
     """One process's claim on a flight. The system gives it up when the process dies."""
 
     def release(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Is told what a storage does, from any thread, at once: it must not wait."""
+
+    def evicted(self, reason: str, number: int = 1) -> None:
+        """Keys were removed: ``size``, ``age``, ``damaged``."""
+
+    def storage_failed(self, operation: str) -> None:
+        """The medium failed while the storage was doing this, in the log's words."""
+
+    def holds(self, *, octets: int | None = None, keys: int | None = None) -> None:
+        """What is occupied, or stored, as just counted."""
 
 
 @runtime_checkable

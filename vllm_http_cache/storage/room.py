@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOSPC
 from functools import partial
+from typing import TYPE_CHECKING
 
 from .access import Access
 from .devices import shut
@@ -21,6 +22,9 @@ from .locks import lock
 from .place import Place
 from .slots import bury_dead
 from .sweep import GRACE, count, evict, look_through
+
+if TYPE_CHECKING:
+    from .protocol import Observer
 
 __all__ = ["SMALLEST", "Limits", "Room"]
 
@@ -66,6 +70,7 @@ class Room:
         self._clock = clock
         self._drop = drop
         self._warn = warn
+        self.observer: Observer | None = None
         self._waiting: dict[object, int] = {}  # octets asked for by those who wait for room
         self._next_round = 0.0
         self._suspects: deque[str] = deque(maxlen=1024)
@@ -111,7 +116,10 @@ class Room:
                 self._waiting.pop(request, None)  # before the janitor can count it twice
             due = self._sweep_is_due(page)
             full = page.used + page.reserved > HIGH * self._limits.max_size
-            worth = page.used > LOW * self._limits.max_size
+            used = page.used
+            worth = used > LOW * self._limits.max_size
+        if self.observer is not None:
+            self.observer.holds(octets=used)
         if due or (full and worth) or time.monotonic() >= self._next_round:
             self._next_round = time.monotonic() + ROUND
             self._janitor.ask()
@@ -185,7 +193,7 @@ class Room:
                 return page.used
             return int(min(LOW * bound, max(left - sum(waiting), page.account(HOME))))
 
-        return evict(place.home, place.ledger, goal, self._clock(), disk)
+        return evict(place.home, place.ledger, goal, self._clock(), disk, self.observer)
 
     def _take_turn(self, place: Place) -> bool:
         """Whether it is time to look through everything; if so, it will not be for a while."""
@@ -198,7 +206,7 @@ class Room:
 
     def _look_through(self, place: Place, disk: float) -> Iterator[object]:
         drop = partial(self._drop, place)
-        return look_through(place.home, place.ledger, self._clock(), disk, self._limits.ttl, drop)
+        return look_through(place.home, place.ledger, self._clock(), disk, self._limits.ttl, drop, self.observer)
 
     # The operator's.
 
@@ -211,7 +219,7 @@ class Room:
         if place is None:
             return 0
         with self._alone(place) as disk:
-            return sum(evict(place.home, place.ledger, lambda _: size, self._clock(), disk))
+            return sum(evict(place.home, place.ledger, lambda _: size, self._clock(), disk, self.observer))
 
     def sweep(self) -> None:
         """Bury the dead and look through everything.

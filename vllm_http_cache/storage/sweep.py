@@ -12,11 +12,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
+from typing import TYPE_CHECKING
 
 from .layout import FOLDERS, Home, is_body, is_key
 from .ledger import HOME, Ledger, Page
 from .records import names
 from .shelf import Loaded, Shelf
+
+if TYPE_CHECKING:
+    from .protocol import Observer
 
 __all__ = ["GRACE", "SKEW", "count", "evict", "look_through", "remove"]
 
@@ -38,7 +42,14 @@ def count(ledger: Ledger) -> None:
             ledger.save(page)
 
 
-def evict(home: Home, ledger: Ledger, goal: Callable[[Page], int], now: float, disk: float) -> Iterator[int]:
+def evict(
+    home: Home,
+    ledger: Ledger,
+    goal: Callable[[Page], int],
+    now: float,
+    disk: float,
+    observer: Observer | None = None,
+) -> Iterator[int]:
     """Remove the least recently used until no more than *goal* is used; yields octets freed, folder by folder.
 
     :param now: seconds since the epoch.
@@ -59,6 +70,7 @@ def evict(home: Home, ledger: Ledger, goal: Callable[[Page], int], now: float, d
     for folder, chosen in victims.items():
         while chosen:
             start = time.monotonic()
+            gone = 0
             with ledger.locked() as page, ledger.changing(page, int(folder, 16)) as amounts:
                 entries = _entries(home, folder)
                 while chosen and time.monotonic() - start < TURN:
@@ -66,7 +78,10 @@ def evict(home: Home, ledger: Ledger, goal: Callable[[Page], int], now: float, d
                     entry = entries.get(key)
                     if entry is not None and used == _last_used(entry, now) and _may_go(entry, disk):
                         amounts.extend(-remove(home, f"{folder}/{name}") for name in entry.names)
+                        gone += 1
                 home.remove_folder(folder)
+            if observer is not None and gone:
+                observer.evicted("size", gone)
             yield -sum(amounts)
             _rest(start)
 
@@ -133,7 +148,13 @@ def remove(home: Home, path: str) -> int:
 
 
 def look_through(
-    home: Home, ledger: Ledger, now: float, disk: float, ttl: float, drop: Callable[[str], None]
+    home: Home,
+    ledger: Ledger,
+    now: float,
+    disk: float,
+    ttl: float,
+    drop: Callable[[str], None],
+    observer: Observer | None = None,
 ) -> Iterator[None]:
     """Read every record and remove what is expired, damaged or without one; then count each folder anew.
 
@@ -141,16 +162,20 @@ def look_through(
     :param drop: removes what is expired or damaged of a key.
     """
     shelf = Shelf()
+    keys = 0
     for number, folder in enumerate(FOLDERS):
         start = time.monotonic()
         listed = home.names(folder)
         named: set[str] = set()
+        keys += sum(map(bool, map(is_key, listed)))
         for key in filter(is_key, listed):
             loaded = _load(shelf, home, key)
             if loaded is not None and (record := loaded.record) is not None:
                 named |= names(record.responses)
             if loaded is not None and (record is None or loaded.visible(now - ttl, now + SKEW) is not record):
                 drop(key)
+                if observer is not None:
+                    observer.evicted("age" if record else "damaged")
         loose = [name for name in listed if name not in named and _is_loose(home, shelf, folder, name, disk)]
         with ledger.locked() as page:
             if loose:
@@ -165,6 +190,9 @@ def look_through(
     with ledger.locked() as page:
         ledger.count(page, HOME)
         ledger.save(page)
+        used = page.used
+    if observer is not None:
+        observer.holds(octets=used, keys=keys)
 
 
 def _load(shelf: Shelf, home: Home, key: str) -> Loaded | None:

@@ -7,6 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .protocol import Observer
 
 __all__ = ["Troubles"]
 
@@ -19,12 +23,15 @@ class Troubles:
     """The warnings of one storage."""
 
     def __init__(self, place: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.observer: Observer | None = None
         self._place = place
         self._clock = clock
         self._said: dict[str, float] = {}
 
     def warn(self, doing: str, error: OSError) -> None:
         """Log that *doing* failed, unless the same cause was logged within the last ten minutes."""
+        if self.observer is not None:
+            self.observer.storage_failed(doing)
         cause = errno.errorcode.get(error.errno or 0, type(error).__name__)
         now = self._clock()
         if now - self._said.get(cause, -INTERVAL) >= INTERVAL:

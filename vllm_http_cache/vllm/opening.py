@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -39,22 +40,19 @@ class Opening:
 
 def _open() -> Media | None:
     try:
-        from ..metrics import default
         from ..settings import Settings, open_cache
         from .media import Media
 
         settings = Settings()
         cache = open_cache(settings)
-        if cache is not None:
-            cache.metrics = default()
     except Exception as error:
-        log.warning("no cache: %s", error)
+        log.warning("vllm-http-cache is off, media are fetched without it: %s", error)
         return None
     if cache is None:
         return None
     log.info(
-        "the media cache is active in %s: at most %d MiB, at most %g h, mode %s",
-        settings.path,
+        "vllm-http-cache is active in %s: at most %d MiB, at most %g h, mode %s",
+        os.path.abspath(settings.path or ""),
         settings.max_size_mb,
         settings.ttl_hours,
         settings.mode,
