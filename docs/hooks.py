@@ -14,7 +14,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 def metrics() -> str:
     registry = CollectorRegistry()
-    Metrics(registry).holds(0, 0)
+    Metrics(registry).holds(octets=0, keys=0)
     rows = ["| Metric | Type | What it tells |", "| --- | --- | --- |"]
     for family in registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _open() -> Media | None:
         return None
     log.info(
         "vllm-http-cache is active in %s: at most %d MiB, at most %g h, mode %s",
-        os.path.abspath(settings.path or ""),
+        Path(settings.path or "").absolute(),
         settings.max_size_mb,
         settings.ttl_hours,
         settings.mode,
