@@ -81,9 +81,10 @@ async def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
+    loop_factory = None
     with contextlib.suppress(ImportError):
         import uvloop
 
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(main(Path(sys.argv[1])))
+        loop_factory = uvloop.new_event_loop
+    with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main(Path(sys.argv[1])))

@@ -1,15 +1,35 @@
-"""What the site's build makes from the code: the tables of environment variables and of metrics."""
+"""What the pages show of the code: the tables of settings and of metrics, and docstrings without Sphinx's roles.
+
+The tables are checked in, so that the pages can be read without a build: ``python docs/hooks.py`` writes them anew.
+"""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from vllm_http_cache.metrics import Metrics
-from vllm_http_cache.settings import reference
+from vllm_http_cache.settings import Settings
+
+__all__ = ["TABLES", "between", "metrics", "on_page_content", "variables"]
+
+ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>(~?)\.*([\w.]+)</code>")
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    return markdown.replace("<!-- variables -->", reference()).replace("<!-- metrics -->", metrics())
+def on_page_content(html: str, **_: object) -> str:
+    return ROLE.sub(lambda role: f"<code>{role[2].rpartition('.')[2] if role[1] else role[2]}</code>", html)
+
+
+def variables() -> str:
+    rows = ["| Variable | `Settings(...)` | Default | What it sets | Allowed |", "| --- | --- | --- | --- | --- |"]
+    for name, field in Settings.model_fields.items():
+        extra: Any = field.json_schema_extra
+        told = (f"`{field.validation_alias}`", f"`{name}`", extra["shown"], field.description, extra["allowed"])
+        rows.append(f"| {' | '.join(map(str, told))} |")
+    return "\n".join(rows)
 
 
 def metrics() -> str:
@@ -20,3 +40,24 @@ def metrics() -> str:
         name = family.name + ("_total" if family.type == "counter" else "")
         rows.append(f"| `{name}` | {family.type} | {family.documentation} |")
     return "\n".join(rows)
+
+
+TABLES = {"variables": ("variables.md", variables), "metrics": ("operating.md", metrics)}
+
+
+def between(page: str, name: str) -> tuple[str, str, str]:
+    """What stands before the table *name* of a page, the table, and what stands behind it."""
+    before, begin, rest = page.partition(f"<!-- {name} -->\n")
+    table, end, after = rest.partition(f"\n<!-- end of {name} -->")
+    return before + begin, table, end + after
+
+
+def write() -> None:
+    for name, (page, table) in TABLES.items():
+        path = Path(__file__).with_name(page)
+        before, _, after = between(path.read_text("utf-8"), name)
+        path.write_text(before + table() + after, "utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from docs.hooks import TABLES, between, on_page_content
 from vllm_http_cache import Settings, open_cache
 from vllm_http_cache.settings import SettingsError, reference
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
 NAMES = [str(field.validation_alias) for field in Settings.model_fields.values()]
 
 
@@ -132,3 +134,15 @@ def test_the_readme_has_the_reference() -> None:
     _, _, rest = README.read_text("utf-8").partition("<!-- variables -->\n")
     table, _, _ = rest.partition("\n<!-- end of variables -->")
     assert table == reference(), "put what `python -m vllm_http_cache.settings` prints there"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_docs_have_the_tables(name: str) -> None:
+    page, table = TABLES[name]
+    _, there, _ = between((ROOT / "docs" / page).read_text("utf-8"), name)
+    assert there == table(), "run `python docs/hooks.py`"
+
+
+def test_the_docs_show_no_roles() -> None:
+    html = "as :meth:<code>~.files.FileStorage.read</code> and :class:<code>.protocol</code> say: <code>x</code>"
+    assert on_page_content(html) == "as <code>read</code> and <code>protocol</code> say: <code>x</code>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -38,17 +39,33 @@ def test_demo(tmp_path: Path) -> None:
     code, output = run("demo", "--folder", str(tmp_path))
     assert code == 0, output
     assert "Everything was as it should be" in output
-    assert all(name in output for name in CLIENTS)
+    assert all(word in output for name in CLIENTS for word in name.split())
     assert sum(line.split().count("304") for line in output.splitlines()) == len(CLIENTS)
     assert f"{tmp_path} holds 9 responses" in output
     assert any(tmp_path.rglob("*")), "a folder that was given is kept"
 
 
-def test_demo_fits_a_narrow_terminal() -> None:
-    _, output = run("demo", columns=80)
-    table, _, _ = output.partition("The body's size")
-    assert max(map(len, table.splitlines())) <= 80
+@pytest.mark.parametrize("columns", [80, 60])
+def test_demo_fits_a_narrow_terminal(columns: int) -> None:
+    _, output = run("demo", columns=columns)
+    table, _, rest = output.partition("The body's size")
+    assert max(map(len, table.splitlines())) <= columns
     assert "…" not in table
+    heading, _, body = table.partition("───")
+    assert {"request", "httpx", "httpx,", "async", "aiohttp", "requests"} <= set(heading.split())
+    assert sum(line.split().count("304") for line in body.splitlines()) == len(CLIENTS)
+    (folder,) = re.findall(r"^(/\S+) held 9 responses .* at most \(removed\)\.$", rest, re.MULTILINE)
+    assert not Path(folder).exists()
+
+
+def test_demo_leaves_a_cache_alone(tmp_path: Path) -> None:
+    (tmp_path / ".vllm-http-cache").mkdir()
+    code, output = run("demo", "--folder", str(tmp_path))
+    assert code == 1
+    assert f"{tmp_path} holds a cache already" in output
+    assert not list((tmp_path / ".vllm-http-cache").iterdir())
+    (tmp_path / "file").touch()
+    assert run("demo", "--folder", str(tmp_path / "file"))[0] == 1
 
 
 @pytest.mark.parametrize(

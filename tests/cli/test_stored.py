@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.commands import run
 from vllm_http_cache import FileStorage
+from vllm_http_cache.cli import stored
 from vllm_http_cache.rfc9111.message import Fields, Request, Response
 from vllm_http_cache.rfc9111.options import CacheOptions
 from vllm_http_cache.rfc9111.storing import stored_response
@@ -47,16 +48,17 @@ def folder(tmp_path: Path, file: Path) -> str:
 def stored_long_ago(folder: str, file: Path, hours: float) -> None:
     then = time.time() - hours * 3600
     request = Request("GET", "http://old.test/")
-    stored = stored_response(request, Response(200, Fields()), then, then, CacheOptions())
+    old = stored_response(request, Response(200, Fields()), then, then, CacheOptions())
     storage = FileStorage(folder, ttl=float("inf"))
-    assert put_file(storage, cache_key(request.uri, CacheOptions()), stored, file)
+    assert put_file(storage, cache_key(request.uri, CacheOptions()), old, file)
     storage.close()
 
 
 def test_the_folder_is_the_environments_unless_given(folder: str, tmp_path: Path) -> None:
     assert "http://a.test" in run("ls", VLLM_MEDIA_CACHE=folder)[1]
     (tmp_path / "empty").mkdir()
-    assert run("ls", "--folder", str(tmp_path / "empty"), VLLM_MEDIA_CACHE=folder) == (0, "")
+    code, output = run("ls", "--folder", str(tmp_path / "empty"), VLLM_MEDIA_CACHE=folder)
+    assert (code, output) == (0, f"no cache here yet: {tmp_path / 'empty'}\n")
 
 
 def test_no_folder() -> None:
@@ -156,6 +158,41 @@ def test_seed_without_room(tmp_path: Path, file: Path) -> None:
     assert "no room" in output
 
 
+def test_a_file_that_cannot_be_written(folder: str, tmp_path: Path) -> None:
+    code, output = run("export", str(tmp_path / "no" / "where.tar"), "--folder", folder)
+    assert code == 1
+    assert f"{tmp_path / 'no' / 'where.tar'}: no such file or directory" in output
+
+
+def test_purge_takes_hours(folder: str) -> None:
+    for hours in ("nan", "-1"):
+        code, output = run("purge", "--folder", folder, "--older-than", hours)
+        assert code == 2
+        assert "0 or more" in output
+
+
+@pytest.mark.parametrize("command", ["ls", "purge"])
+@pytest.mark.parametrize("host", ["a.test:80", "http://a.test", "a.test/x", "", "user@a.test"])
+def test_a_host_alone(folder: str, command: str, host: str) -> None:
+    code, output = run(command, "--folder", folder, "--host", host)
+    assert code == 2
+    assert "is not a host alone" in output
+
+
+def test_a_host_may_be_an_address(folder: str, file: Path) -> None:
+    assert run("seed", "http://[::1]:8000/", str(file), "--folder", folder)[0] == 0
+    for host in ("::1", "[::1]"):
+        assert "[::1]" in run("ls", "--folder", folder, "--host", host)[1]
+
+
+def test_headings_on_a_terminal(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "octets" not in run("ls", "--folder", folder)[1]
+    monkeypatch.setattr(stored, "_on_terminal", lambda: True)
+    heading, *lines = run("ls", "--folder", folder)[1].splitlines()
+    assert heading.split() == ["octets", "age", "state", "status", "URI"]
+    assert {line.index("http") for line in lines} == {heading.index("URI")}
+
+
 def test_explain(folder: str) -> None:
     code, output = run("explain", URL, "--folder", folder, "--header", "Accept: image/*")
     assert code == 0
@@ -168,3 +205,16 @@ def test_explain(folder: str) -> None:
 def test_explain_nothing(folder: str) -> None:
     assert run("explain", "http://a.test/other", "--folder", folder) == (1, "nothing is stored\n")
     assert run("explain", "not a URL", "--folder", folder)[0] == 2
+
+
+def test_explain_in_mode_off(folder: str) -> None:
+    _, output = run("explain", URL, "--folder", folder, MEDIA_CACHE_MODE="off")
+    assert "a GET is forwarded: the mode is off" in output
+    assert "answered from the cache" not in output
+
+
+@pytest.mark.parametrize("header", ["Accept", ": x", "Na me: x", "X: a\nb"])
+def test_explain_a_malformed_header(folder: str, header: str) -> None:
+    code, output = run("explain", URL, "--folder", folder, "--header", header)
+    assert code == 2
+    assert "is not 'Name: value'" in output

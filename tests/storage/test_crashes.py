@@ -156,12 +156,12 @@ def test_a_lock_that_is_not_released_is_waited_for_within_bounds(
 
 
 def test_stress(tmp_path: Path) -> None:
-    assert stress(str(tmp_path), seed=7, seconds=4)
+    assert stress(str(tmp_path), seed=7, seconds=3)
 
 
 def test_stress_with_locks_that_lie(tmp_path: Path) -> None:
     """What is read is right all the same; only the bound is kept approximately."""
-    assert stress(str(tmp_path), seed=8, seconds=3, lying=True)
+    assert stress(str(tmp_path), seed=8, seconds=2, lying=True)
 
 
 @pytest.mark.slow

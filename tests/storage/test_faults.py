@@ -34,7 +34,7 @@ from vllm_http_cache.storage.records import names
 from vllm_http_cache.storage.toolbox import sweep, usage
 
 KEY, OLD, NEW = actors.KEY, actors.OLD, actors.NEW
-CODES = [errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE, errno.ENOENT]
+CODES = [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.ENOENT]
 
 
 def everything(storage: FileStorage) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.storage.actors import quiet
 from tests.storage.conftest import Clock, Make
 from tests.storage.helpers import (
     MIB,
@@ -292,13 +293,12 @@ def test_a_damaged_archive_gives_what_was_exported_or_nothing(
         assert load(target, name) in {body, None}
 
 
-@pytest.mark.usefixtures("monkeypatch")
 def test_an_import_leaves_nothing_of_what_it_refuses(
     make: Make, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "GRACE", -1.0)
     archive = bytearray(exported(filled(make, tmp_path / "1")))
-    target = make(tmp_path / "2")
+    monkeypatch.setattr(sweeping, "GRACE", -1.0)
+    target = quiet(make(tmp_path / "2"))
     import_tar(target, io.BytesIO(archive[:-200_000]), clock())
     sweep(target)
     named = {stat.stored.body.name for stat in target.scan() if stat.stored.body}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Annotated
 
@@ -10,6 +11,15 @@ import typer
 from .folder import Folder, opened
 
 __all__ = ["explain"]
+
+FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")  # RFC 9110 sections 5.1 and 5.5
+
+
+def _field(line: str) -> tuple[str, str]:
+    found = FIELD.fullmatch(line)
+    if found is None:
+        raise typer.BadParameter(f"--header {line!r} is not 'Name: value'")
+    return found[1], found[2]
 
 
 def explain(
@@ -25,10 +35,9 @@ def explain(
     from vllm_http_cache.rfc9111.message import Fields, Request
     from vllm_http_cache.rfc9111.target import InvalidTarget, cache_key
 
-    lines = (line.partition(":") for line in header or ())
-    request = Request("GET", url, Fields((name.strip(), value.strip()) for name, _, value in lines))
+    request = Request("GET", url, Fields(map(_field, header or ())))
     now = time.time()
-    with opened(folder) as (storage, settings):
+    with opened(folder, absent=1) as (storage, settings, _):
         try:
             record = storage.read(cache_key(url, settings.options))
         except InvalidTarget as error:
@@ -46,7 +55,7 @@ def explain(
         typer.echo(f"  by {said.rule}")
         when = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(said.stale_at))
         typer.echo(f"  {'goes' if said.fresh else 'went'} stale {when}")
-        typer.echo(f"  a GET is {said.outcome}")
+        typer.echo(f"  a GET is {'forwarded: the mode is off' if settings.mode == 'off' else said.outcome}")
         for name, value in said.validation:
             typer.echo(f"  to validate it: {name}: {value}")
         for note in said.notes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EROFS
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
@@ -14,9 +16,10 @@ if TYPE_CHECKING:
     from vllm_http_cache.settings import Settings
     from vllm_http_cache.storage.files import FileStorage
 
-__all__ = ["Folder", "opened"]
+__all__ = ["Folder", "Opened", "Troubles", "fail", "opened", "reason"]
 
 UNBOUNDED = {"max_size_mb": 2**40, "ttl_hours": inf}
+LOGGER = logging.getLogger("vllm_http_cache.storage")
 
 Folder = Annotated[
     Path | None,
@@ -24,14 +27,43 @@ Folder = Annotated[
 ]
 
 
+class Troubles(logging.Handler):
+    """Hears what a storage would log and go on without: an operator wants to know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: OSError | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        errors = [part for part in record.args or () if isinstance(part, OSError)]
+        self.first = self.first or next(iter(errors), None)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        propagate, LOGGER.propagate = LOGGER.propagate, False
+        LOGGER.addHandler(self)
+        try:
+            yield
+        finally:
+            LOGGER.removeHandler(self)
+            LOGGER.propagate = propagate
+
+
+class Opened(NamedTuple):
+    storage: FileStorage
+    settings: Settings
+    troubles: Troubles
+
+
 @contextmanager
-def opened(folder: Path | None, *, storing: bool = False) -> Iterator[tuple[FileStorage, Settings]]:
-    """The storage, and the settings of the environment.
+def opened(folder: Path | None, *, storing: bool = False, absent: int = 0) -> Iterator[Opened]:
+    """The storage, the settings of the environment, and what goes wrong meanwhile, which at the latest ends the command.
 
     A command that stores keeps to the bounds that the server would. Any other knows only those that the environment
     states: what a server was told to keep must not go because somebody looked at it from a shell without its variables.
 
-    :raises typer.Exit: there is no such folder, or a setting is wrong; it has been said.
+    :param absent: the exit code, unless *storing*, where there is no cache.
+    :raises typer.Exit: the folder cannot be used, or a setting is wrong; it has been said.
     """
     from vllm_http_cache.settings import Settings, SettingsError, open_storage
 
@@ -40,19 +72,61 @@ def opened(folder: Path | None, *, storing: bool = False) -> Iterator[tuple[File
         stated = settings.model_dump(include=settings.model_fields_set)
         storage = open_storage(settings if storing else settings.model_copy(update=UNBOUNDED | stated))
     except SettingsError as error:
-        _fail(error, 2)
+        fail(str(error), 2)
+    troubles = Troubles()
     try:
-        if not (storing or Path(storage.path).is_dir()):
-            raise NotADirectoryError(f"{storage.path} is not a folder")
-        yield storage, settings
+        with troubles.listening():
+            if not _is_there(storage.path, group=settings.group) and not storing:
+                if not Path(storage.path).is_dir():
+                    fail(f"{storage.path} is not a folder")
+                typer.echo(f"no cache here yet: {storage.path}", err=True)
+                raise typer.Exit(absent)
+            yield Opened(storage, settings, troubles)
+            if troubles.first is not None:
+                raise troubles.first
     except BrokenPipeError:
         raise
+    except TimeoutError as error:
+        fail(f"{storage.path}: {reason(error)}; a server is tidying up, or has stopped: try again")
     except OSError as error:
-        _fail(error, 1)
+        fail(f"{storage.path}: {reason(error)}")
     finally:
         storage.close()
 
 
-def _fail(error: Exception, code: int) -> NoReturn:
-    typer.echo(f"vllm-http-cache: {error}", err=True)
+def _is_there(path: str, *, group: bool) -> bool:
+    """Whether there is a cache in the folder at *path*.
+
+    :raises typer.Exit: it cannot be told, or not be used; it has been said.
+    """
+    from vllm_http_cache.storage.layout import arrive
+
+    try:
+        home = arrive(path, group=group, create=False)
+    except NotADirectoryError as error:
+        what = f"{path} is not a folder" if Path(path).is_file() else f"{path}: {reason(error)}"
+        fail(f"{what}: remove it, or name another folder")
+    except PermissionError as error:
+        fail(
+            f"cannot open the cache in {path}: {reason(error)}. Run this as the user that the server runs as, or with "
+            "MEDIA_CACHE_GROUP=true where it has that; nobody else may be able to write there."
+        )
+    except OSError as error:
+        fail(f"cannot open the cache in {path}: {reason(error)}. Name a folder that can be read.")
+    if home is None:
+        return False
+    home.close()
+    return True
+
+
+def reason(error: OSError) -> str:
+    """Why, in words to go on with after a colon."""
+    if error.errno == EROFS:
+        return "read-only file system"
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
+
+
+def fail(what: str, code: int = 1) -> NoReturn:
+    typer.echo(f"vllm-http-cache: {what}", err=True)
     raise typer.Exit(code) from None

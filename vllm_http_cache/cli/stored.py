@@ -4,17 +4,39 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import typer
 
-from .folder import Folder, opened
+from .folder import Folder, fail, opened, reason
+
+if TYPE_CHECKING:
+    from vllm_http_cache.storage.archive import Imported
+    from vllm_http_cache.storage.protocol import Stat
 
 __all__ = ["export", "import_", "ls", "purge", "seed", "stat", "trim", "verify"]
 
 Url = Annotated[str, typer.Argument(help="The target URI, as it is fetched.")]
 Tar = Annotated[Path, typer.Argument(help="A tar file; - is standard output or input.", allow_dash=True)]
+
+
+def _host(host: str | None) -> str | None:
+    """A host as a URI's, checked; an IPv6 address with or without its brackets."""
+    from ipaddress import IPv6Address
+
+    if host is None:
+        return None
+    bare = host[1:-1] if host[:1] + host[-1:] == "[]" else host
+    try:
+        alone = bool(IPv6Address(bare)) if ":" in bare else bool(bare) and set("/?#@[] ").isdisjoint(bare)
+    except ValueError:
+        alone = False
+    if not alone:
+        raise typer.BadParameter(f"{host!r} is not a host alone, such as example.org: no scheme, port or path")
+    return bare
 
 
 def stat(folder: Folder = None) -> None:
@@ -23,18 +45,40 @@ def stat(folder: Folder = None) -> None:
 
     from vllm_http_cache.storage.toolbox import usage
 
-    with opened(folder) as (storage, settings):
-        held = usage(storage)
+    with opened(folder) as (storage, settings, _):
+        try:
+            held = usage(storage)
+        except TimeoutError:
+            raise
+        except OSError as error:  # the ledger's lock needs a folder that can be written
+            keys, occupied = _counted(Path(storage.path))
+            reserved = f"unknown: {reason(error)}"
+        else:
+            keys, occupied, reserved = held.keys, held.used, decimal(held.reserved)
         typer.echo(f"folder    {storage.path}")
-        typer.echo(f"keys      {held.keys}")
-        typer.echo(f"occupied  {decimal(held.used)}")
-        typer.echo(f"reserved  {decimal(held.reserved)}")
+        typer.echo(f"keys      {keys}")
+        typer.echo(f"occupied  {decimal(occupied)}")
+        typer.echo(f"reserved  {reserved}")
         typer.echo(f"at most   {decimal(settings.max_size_mb * 1024**2)}, by this environment")
+
+
+def _counted(folder: Path) -> tuple[int, int]:
+    """Keys, and octets occupied, as ``du`` counts them."""
+    from vllm_http_cache.storage.layout import OWN, is_key
+
+    keys = occupied = 0
+    for path in (folder / OWN, *(folder / OWN).rglob("*")):
+        try:
+            occupied += path.lstat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+        keys += is_key(path.name) is not None and path.parent.name == path.name[:2]
+    return keys, occupied
 
 
 def ls(
     folder: Folder = None,
-    host: Annotated[str | None, typer.Option(help="Only responses of this host.")] = None,
+    host: Annotated[str | None, typer.Option(help="Only responses of this host.", callback=_host)] = None,
     *,
     full: Annotated[
         bool, typer.Option("--full", help="Show URIs with their queries, which may hold signatures.")
@@ -46,13 +90,20 @@ def ls(
     from vllm_http_cache.storage.toolbox import by_host
 
     now = time.time()
-    with opened(folder) as (storage, settings):
+    with opened(folder) as (storage, settings, _):
+        if _on_terminal():
+            typer.echo(f"{'octets':>12} {'age':>8} state status URI")
         for each in storage.scan():
             stored = each.stored
             if host is None or by_host(host)(each):
                 state = "fresh" if now < fresh_until(stored, settings.options) else "stale"
                 uri = stored.uri if full else redacted(stored.uri)
-                typer.echo(f"{each.size:>12} {max(0, now - stored.confirmed):>8.0f} {state} {stored.status} {uri}")
+                status = f"{stored.status:<6}" if _on_terminal() else stored.status
+                typer.echo(f"{each.size:>12} {max(0, now - stored.confirmed):>8.0f} {state} {status} {uri}")
+
+
+def _on_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def purge(
@@ -60,18 +111,22 @@ def purge(
         str | None, typer.Argument(help="All that is stored for this target URI.", show_default=False)
     ] = None,
     folder: Folder = None,
-    host: Annotated[str | None, typer.Option(help="All of this host.")] = None,
+    host: Annotated[str | None, typer.Option(help="All of this host.", callback=_host)] = None,
     older_than: Annotated[
         float | None, typer.Option(help="All that the origin sent or confirmed longer than so many hours ago.")
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="All there is.")] = False,
 ) -> None:
-    """Remove stored responses: those to which everything applies that is given."""
+    """Remove stored responses: those to which everything applies that is given. Exit code 1: some are still there."""
     from vllm_http_cache.rfc9111.target import InvalidTarget, cache_key
     from vllm_http_cache.storage import toolbox
 
-    with opened(folder) as (storage, settings):
+    if (url, host, older_than) == (None, None, None) and not everything:
+        raise typer.BadParameter("name a URL, --host, --older-than or --all")
+    if older_than is not None and not older_than >= 0:
+        raise typer.BadParameter("--older-than takes a number of hours, 0 or more")
+    with opened(folder) as (storage, settings, troubles):
         choices = [toolbox.by_host(host)] if host is not None else []
         if older_than is not None:
             choices.append(toolbox.older_than(older_than * 3600, time.time()))
@@ -81,10 +136,26 @@ def purge(
             except InvalidTarget as error:
                 raise typer.BadParameter(str(error)) from None
             choices.append(lambda each: each.key == key)
-        if not choices and not everything:
-            raise typer.BadParameter("name a URL, --host, --older-than or --all")
-        count = toolbox.purge(storage, lambda each: all(choice(each) for choice in choices))
-    typer.echo(f"{count} removed")
+        chosen: dict[str, set[tuple[str, float]]] = {}
+
+        def choose(each: Stat) -> bool:
+            wanted = all(choice(each) for choice in choices)
+            if wanted:
+                chosen.setdefault(each.key, set()).add(_identity(each))
+            return wanted
+
+        toolbox.purge(storage, choose)
+        count = sum(map(len, chosen.values()))
+        left = sum(_identity(each) in doomed for key, doomed in chosen.items() for each in storage.stat(key))
+        if left:
+            why = f": {reason(troubles.first)}" if troubles.first else ""
+            fail(f"{count - left} of {count} removed{why}")
+        typer.echo(f"{count} removed")
+
+
+def _identity(each: Stat) -> tuple[str, float]:
+    stored = each.stored
+    return stored.body.name if stored.body else "", stored.response_time
 
 
 def verify(
@@ -95,12 +166,14 @@ def verify(
     from vllm_http_cache.storage import toolbox
 
     count = damaged = 0
-    with opened(folder) as (storage, _):
+    with opened(folder) as (storage, _, troubles):
         for each, sound in toolbox.verify(storage, drop=drop):
             count += 1
             if not sound:
                 damaged += 1
                 typer.echo(f"damaged: {redacted(each.stored.uri)}")
+        if troubles.first:
+            fail(f"{count} read, {damaged} damaged; not all could be done: {reason(troubles.first)}")
     typer.echo(f"{count} read, {damaged} damaged{', removed' if damaged and drop else ''}")
     raise typer.Exit(1 if damaged else 0)
 
@@ -114,21 +187,32 @@ def trim(
 
     from vllm_http_cache.storage import toolbox
 
-    with opened(folder) as (storage, _):
+    with opened(folder) as (storage, _, _):
         freed = toolbox.trim(storage, size * 1024**2)
     typer.echo(f"{decimal(freed)} freed")
+
+
+@contextmanager
+def _file(path: Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
+    """The file, or a standard stream; what the system says of it ends the command. (A storage raises nothing.)"""
+    try:
+        if path == Path("-"):
+            yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
+        else:
+            with path.open(mode) as file:
+                yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        fail(f"{path}: {reason(error)}")
 
 
 def export(file: Tar, folder: Folder = None) -> None:
     """Write all that is stored and sound into a tar file."""
     from vllm_http_cache.storage.archive import export_tar
 
-    with opened(folder) as (storage, _):
-        if file == Path("-"):
-            count = export_tar(storage, sys.stdout.buffer)
-        else:
-            with file.open("wb") as target:
-                count = export_tar(storage, target)
+    with opened(folder, absent=1) as (storage, _, _), _file(file, "wb") as target:
+        count = export_tar(storage, target)
     typer.echo(f"{count} exported", err=True)
 
 
@@ -139,13 +223,24 @@ def import_(file: Tar, folder: Folder = None) -> None:
     """
     from vllm_http_cache.storage.archive import import_tar
 
-    with opened(folder, storing=True) as (storage, _):
-        if file == Path("-"):
-            result = import_tar(storage, sys.stdin.buffer, time.time())
-        else:
-            with file.open("rb") as source:
-                result = import_tar(storage, source, time.time())
-    typer.echo(f"{result.stored} stored, {result.refused} refused")
+    from .arriving import Arriving
+
+    with opened(folder, storing=True) as (storage, _, troubles):
+        with _file(file, "rb") as tar:
+            source = Arriving(tar)
+            result = import_tar(storage, source, time.time())
+        if not (source.is_export() or result.stored or result.refused):
+            fail(f"{file} is not what `vllm-http-cache export` has written: nothing stored")
+        complaints = [source.complaint()] if source.complaint() else []
+        if troubles.first:
+            complaints.append(reason(troubles.first))
+        if complaints:
+            fail(f"{file}: {_told(result)}: {'; '.join(complaints)}")
+    typer.echo(_told(result))
+
+
+def _told(result: Imported) -> str:
+    return f"{result.stored} stored, {result.refused} refused"
 
 
 def seed(
@@ -175,11 +270,14 @@ def seed(
         )
     )
     now = time.time()
-    with opened(folder, storing=True) as (storage, settings):
+    with opened(folder, storing=True) as (storage, settings, troubles):
         stored = stored_response(Request("GET", url), Response(200, fields, "OK"), now, now, settings.options)
         try:
             kept = put_file(storage, cache_key(url, settings.options), stored, file)
         except InvalidTarget as error:
             raise typer.BadParameter(str(error)) from None
-    typer.echo("stored" if kept else "not stored: there is no room for it", err=not kept)
-    raise typer.Exit(0 if kept else 1)
+        except OSError as error:  # the storage raises none
+            fail(f"{file}: {reason(error)}")
+        if not kept:
+            fail(f"not stored: {reason(troubles.first) if troubles.first else 'there is no room for it'}")
+    typer.echo("stored")

@@ -12,6 +12,8 @@ from email.utils import formatdate
 from functools import lru_cache
 from math import floor
 
+from .fields import trimmed
+
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAY = "(?:mon|tue|wed|thu|fri|sat|sun)"
 _LONG_DAY = "(?:mon|tues|wednes|thurs|fri|satur|sun)day"
@@ -56,7 +58,7 @@ def format_http_date(time: float) -> str:
 def _parts(value: str) -> tuple[int, int, int, int, int, int] | None:
     """Year, month, day, hour, minute, second. A year below 100 is one of two digits."""
     for pattern in _FORMATS:
-        if found := pattern.fullmatch(value.strip(" \t")):
+        if found := pattern.fullmatch(trimmed(value)):
             year = int(found["year"])
             if year < 100 and len(found["year"]) == 4:
                 return None  # the first century: no origin was there, and it would pass for two digits

@@ -35,10 +35,15 @@ DECISIVE = frozenset(
 )
 
 
+def trimmed(text: str) -> str:
+    """*text* without the whitespace around it that is no part of a value (section 5.6.3)."""
+    return text.strip(" \t")
+
+
 @lru_cache(maxsize=1024)
 def members(value: str) -> tuple[str, ...]:
     """The members of a comma-separated list, without surrounding whitespace and empty members (section 5.6.1.2)."""
-    return tuple(member for part in _MEMBER.findall(value) if (member := part.strip(" \t")))
+    return tuple(member for part in _MEMBER.findall(value) if (member := trimmed(part)))
 
 
 def tokens(values: Iterable[str]) -> frozenset[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .dates import parse_http_date
 from .directives import ResponseDirectives, response_directives
-from .fields import delta_seconds
+from .fields import delta_seconds, trimmed
 from .message import Fields, StoredResponse
 from .options import CacheOptions
 
@@ -41,7 +41,7 @@ def initial_age(stored: StoredResponse) -> float:
     response_delay = max(0.0, stored.response_time - stored.request_time)
     # Of several values the first one counts, and one that is not a number of seconds does not (section 5.1).
     age = stored.fields.get("age")
-    age_value = delta_seconds(age.partition(",")[0].strip(" \t")) if age else None
+    age_value = delta_seconds(trimmed(age.partition(",")[0])) if age else None
     return max(apparent_age, (age_value or 0) + response_delay)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from .directives import request_directives, response_directives
+from .fields import trimmed
 from .freshness import fresh_until, has_explicit_lifetime, may_be_stale, stale_since, within_ttl
 from .message import Request, Response, StoredResponse
 from .options import CacheOptions
@@ -279,4 +280,4 @@ def _is_described(stored: StoredResponse, response: Response) -> bool:
     if any(response.fields.get(name) not in (None, stored.fields.get(name)) for name in _VALIDATORS):
         return False
     length = response.fields.get("content-length")
-    return length is None or stored.body is None or length.strip(" \t") == str(stored.body.length)
+    return length is None or stored.body is None or trimmed(length) == str(stored.body.length)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from .fields import trimmed
 from .message import Fields, Request, StoredResponse
 from .validators import range_is_current
 
@@ -38,7 +39,7 @@ def wanted(request: Request) -> Wanted | None:
 
 def content_range(fields: Fields) -> ContentRange | None:
     """First and last position and complete length (None: unknown) of a Content-Range; None when it is not valid."""
-    found = _CONTENT_RANGE.fullmatch((fields.get("content-range") or "").strip(" \t"))
+    found = _CONTENT_RANGE.fullmatch(trimmed(fields.get("content-range") or ""))
     if found is None:
         return None
     first, last, complete = int(found[1]), int(found[2]), int(found[3]) if found[3] else None

@@ -30,20 +30,18 @@ def respond(request: Request, stored: StoredResponse, now: float) -> tuple[Respo
     :param now: seconds since the epoch; the answer's Age depends on it.
     :return: the span is a first and a past-the-end offset in the stored body. None: no body.
     """
-    fields = stored.fields.without(("age",)) if "age" in stored.fields else stored.fields
-    fields = Fields((*fields.lines, ("Age", str(int(current_age(stored, now))))))
+    fields = stored.fields.replaced(("Age", str(int(current_age(stored, now)))))
     if stored.status in (200, 206) and not_modified(request, stored):
         return Response(304, fields.without(_OF_CONTENT), "Not Modified"), None
-    found = "whole" if request.method == "HEAD" else locate(request, stored)
+    found = locate(request, stored)
     if isinstance(found, tuple):
         return _part(fields, stored, found), found
+    length = stored.body.length if stored.body else 0
     if found == "nowhere":
-        length = stored.body.length if stored.body else 0
         fields = fields.without(_OF_CONTENT).replaced(("Content-Range", f"bytes */{length}"), ("Content-Length", "0"))
         return Response(416, fields, "Range Not Satisfiable"), None
-    length = stored.body.length if stored.body else 0
-    if stored.body is not None and stored.status != 204:
-        fields = _with_length(fields, stored, length)
+    if stored.body and stored.status != 204:
+        fields = _with_length(fields, length)
     return Response(stored.status, fields, stored.reason), (0, length) if length and request.method != "HEAD" else None
 
 
@@ -58,11 +56,9 @@ def _part(fields: Fields, stored: StoredResponse, span: Span) -> Response:
     offset, complete = (part[0], part[2]) if part else (0, stored.body.length if stored.body else None)
     first, last = offset + span[0], offset + span[1] - 1
     position = f"bytes {first}-{last}/{'*' if complete is None else complete}"
-    fields = _with_length(fields, stored, span[1] - span[0]).replaced(("Content-Range", position))
+    fields = _with_length(fields, span[1] - span[0]).replaced(("Content-Range", position))
     return Response(206, fields, "Partial Content")
 
 
-def _with_length(fields: Fields, stored: StoredResponse, length: int) -> Fields:
-    """*fields*, made of the stored ones, with the length of what goes with them."""
-    same = stored.fields.get("content-length") == str(length)
-    return fields if same else fields.replaced(("Content-Length", str(length)))
+def _with_length(fields: Fields, length: int) -> Fields:
+    return fields if fields.get("content-length") == str(length) else fields.replaced(("Content-Length", str(length)))

@@ -14,6 +14,7 @@ from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import urljoin
 
+from .fields import trimmed
 from .message import Request, StoredResponse
 from .options import CacheOptions
 from .vary import normalized, vary_names
@@ -135,7 +136,7 @@ def is_host_of(host: str, uri: str) -> bool:
     """Does a Host field's value name the authority of *uri* (RFC 9110 section 7.2)?"""
     target = parse_target(uri)
     try:
-        named = parse_target(target.scheme + "://" + host.strip(" \t"))
+        named = parse_target(target.scheme + "://" + trimmed(host))
     except InvalidTarget:
         return False
     return named.origin == target.origin and not any(mark in host for mark in "@/?#")
@@ -155,7 +156,7 @@ def resolved(base: str, reference: str | None) -> str | None:
     if reference is None:
         return None
     try:
-        uri = urljoin(base, reference.strip(" \t"))
+        uri = urljoin(base, trimmed(reference))
         parse_target(uri)
     except ValueError:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .dates import format_http_date
+from .fields import trimmed
 from .message import Fields, Request, Response, StoredResponse
 from .options import CacheOptions
 from .storing import kept_fields
@@ -81,4 +82,4 @@ def _same_media_type(old: Fields, new: Fields) -> bool:
     before, after = (fields.get("content-type") for fields in (old, new))
     if before is None or after is None:
         return before is None
-    return before.partition(";")[0].strip(" \t").lower() == after.partition(";")[0].strip(" \t").lower()
+    return trimmed(before.partition(";")[0]).lower() == trimmed(after.partition(";")[0]).lower()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from .dates import parse_http_date
+from .fields import trimmed
 from .message import Fields, Request, StoredResponse
 
 # Entity tags know no escapes: a backslash is an octet like any other (section 8.8.3). A member without quotes, which
@@ -19,12 +20,12 @@ _STRONG = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 def entity_tag(fields: Fields) -> str | None:
     """The ETag, as spelled; None when there is none."""
     value = fields.get("etag")
-    return value.strip(" \t") or None if value is not None else None
+    return trimmed(value) or None if value is not None else None
 
 
 def entity_tags(fields: Fields, name: str) -> tuple[str, ...]:
     """The members of a list of entity tags, as spelled."""
-    return tuple(tag.strip(" \t") for value in fields.get_all(name) for tag in _ENTITY_TAGS.findall(value))
+    return tuple(trimmed(tag) for value in fields.get_all(name) for tag in _ENTITY_TAGS.findall(value))
 
 
 def is_strong(tag: str | None) -> bool:
@@ -66,7 +67,7 @@ def range_is_current(request: Request, stored: StoredResponse) -> bool:
     condition = request.fields.get("if-range")
     if condition is None:
         return True
-    condition = condition.strip(" \t")
+    condition = trimmed(condition)
     if '"' in condition[:3]:
         return is_strong(condition) and condition == entity_tag(stored.fields)
     # An HTTP-date has to match exactly, and to be strong: a second older than the response it came with (8.8.2.2).

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from hashlib import sha256
 
-from .fields import is_token, members
+from .fields import is_token, members, trimmed
 from .message import Fields, Request, StoredResponse
 
 # Their members are unordered, weighted and, but for parameters, case-insensitive (RFC 9110 section 12.5).
@@ -76,7 +76,7 @@ def _normalized(name: str, value: str) -> str:
     if name in _WEIGHTED:
         value = ",".join(sorted(map(_weighted, members(value))))
     elif name in _OPAQUE:
-        value = value.strip(" \t")
+        value = trimmed(value)
     else:
         value = ",".join(members(value))
     return (
@@ -92,7 +92,7 @@ def _weighted(member: str) -> str:
 
 def _taken_apart(member: str) -> tuple[str, list[str], float]:
     """Value (lower case), parameters and weight of a member of a field like Accept (RFC 9110 section 12.4.2)."""
-    first, *rest = (part.strip(" \t") for part in member.split(";"))
+    first, *rest = (trimmed(part) for part in member.split(";"))
     parameters = []
     weight = 1.0
     for parameter in rest:
@@ -110,10 +110,11 @@ def _weights(value: str) -> dict[str, float]:
 
 def _is_preferred(request: Request, stored: StoredResponse) -> bool:
     """Does the request prefer the stored response's language to all others (section 4.1: ranking by qvalues)?"""
-    language = (stored.fields.get("content-language") or "").strip(" \t").lower()
+    language = stored.fields.get("content-language")
     weights = _weights(request.fields.get("accept-language") or "")
     best = max(weights.values(), default=0.0)
-    return best > 0 and [name for name, weight in weights.items() if weight == best] == [language]
+    favourites = [name for name, weight in weights.items() if weight == best > 0]
+    return language is not None and favourites == [trimmed(language).lower()]
 
 
 def accepts_coding(request: Request, stored: StoredResponse) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vllm_http_cache import Cache, FileStorage
+from vllm_http_cache.storage.layout import OWN
 
 from .clients import CLIENTS, Fetch, installed
 from .origin import Exchange, Origin, Resource, picture
@@ -24,6 +26,7 @@ from .origin import Exchange, Origin, Resource, picture
 __all__ = ["run"]
 
 MAX_SIZE = 50_000_000
+NARROWEST = 60  # columns
 SECRET = picture("secret")
 
 
@@ -70,20 +73,37 @@ class Cell:
 def run(folder: Path | None) -> bool:
     """Play all scenes, print what happened, and tell whether everything was as it should be."""
     console = Console()
+    console.width = max(console.width, NARROWEST)  # rather lines that the terminal wraps than columns left out
+    if complaint := _unfit(folder):
+        console.print(f"vllm-http-cache: {complaint}", highlight=False, soft_wrap=True, markup=False)
+        return False
     start = time.monotonic()
     with ExitStack() as stack:
+        kept = folder is not None
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vllm-http-cache-demo-")))
         origin = stack.enter_context(Origin())
         columns = {name: _play(origin, folder, name) for name in installed()}
         together = _play_together(origin, folder)
         console.print(_wire_table(columns, together))
         complaints = [cell.complaint for cells in [*columns.values(), [together]] for cell in cells if cell.complaint]
-        complaints += _look_into(folder, console)
+        complaints += _look_into(folder, console, kept=kept)
     for complaint in complaints:
         console.print(f"[red]{escape(complaint)}")
     verdict = "[red]Not everything was as it should be" if complaints else "Everything was as it should be"
     console.print(f"{verdict} ({time.monotonic() - start:.1f} s).")
     return not complaints
+
+
+def _unfit(folder: Path | None) -> str:
+    """Why the demo must not run there; empty when it may."""
+    if folder is None or not os.path.lexists(folder):
+        return ""
+    if not folder.is_dir():
+        return f"{folder} is not a folder: name another, or none"
+    if os.path.lexists(folder / OWN):
+        bound = decimal(MAX_SIZE)
+        return f"{folder} holds a cache already, which the demo's bound of {bound} would empty: name another, or none"
+    return ""
 
 
 def _open(folder: Path) -> Cache:
@@ -136,11 +156,12 @@ def _wire_table(columns: dict[str, list[Cell]], together: Cell) -> Table:
         caption="The body's size as the origin sent it; 304: not modified, no body. Dim: the answer's Cache-Status.",
         box=SIMPLE_HEAD,
         pad_edge=False,
+        collapse_padding=True,
         show_lines=True,
     )
-    table.add_column("request", no_wrap=True)
+    table.add_column("request", overflow="fold")
     for name in columns:
-        table.add_column(name, min_width=8)
+        table.add_column(name, width=8, overflow="fold")
     for scene, *cells in zip(SCENES, *columns.values(), strict=True):
         _, _, status = cells[0].cache_status.partition("; ")
         table.add_row(f"{scene.title}\n[dim]{escape(status)}[/]", *map(str, cells))
@@ -148,7 +169,7 @@ def _wire_table(columns: dict[str, list[Cell]], together: Cell) -> Table:
     return table
 
 
-def _look_into(folder: Path, console: Console) -> list[str]:
+def _look_into(folder: Path, console: Console, *, kept: bool) -> list[str]:
     """Print the folder's sizes. The complaints: above its bound, or it holds what was not to be stored."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     folders = [path for path in folder.rglob("*") if path.is_dir()]
@@ -156,8 +177,8 @@ def _look_into(folder: Path, console: Console) -> list[str]:
     with _open(folder) as cache:
         responses = sum(1 for _ in cache.storage.scan())
     console.print(
-        f"{folder} holds {responses} responses in {len(files)} files and {len(folders)} folders: "
-        f"{decimal(occupied)} on disk, of {decimal(MAX_SIZE)} at most.",
+        f"{folder} {'holds' if kept else 'held'} {responses} responses in {len(files)} files and {len(folders)} folders: "
+        f"{decimal(occupied)} on disk, of {decimal(MAX_SIZE)} at most{'' if kept else ' (removed)'}.",
         highlight=False,
         soft_wrap=True,
         markup=False,
