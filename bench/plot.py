@@ -55,6 +55,8 @@ def _draw_hits(axes: Any, hits: list[Timing]) -> None:
     axes.set(title="Fresh hit of 100 KB, µs (logarithmic)", xscale="log", yticks=range(len(labels)), yticklabels=labels)
     axes.invert_yaxis()
     axes.margins(x=0.15)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -72,5 +74,7 @@ def _draw_targets(axes: Any, rows: list[Any]) -> None:
         yticklabels=labels,
     )
     axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", color="#e6e9ec")
     axes.spines[["top", "right", "left"]].set_visible(False)

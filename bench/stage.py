@@ -146,7 +146,7 @@ class Cast:
             for entry in _turned(list(samples), number):
                 if task.afresh:
                     self.workers[entry].call("reopen")
-                    self._pace(entry, task)
+                    self.workers[entry].call("warm", task.operation, task.url, task.distinct)
                 samples[entry].append(measures[entry](self.workers[entry]))
         timings = [
             Timing(contest, entry.client, entry.name, tuple(samples.get(entry, ())), self.absent.get(entry, ""))
@@ -161,7 +161,9 @@ class Cast:
         measures = {}
         for entry in list(self.workers):
             try:
-                pace = self._pace(entry, task)
+                pace = self.workers[entry].call(
+                    "pace", task.operation, task.url, task.distinct, self._stage.plan.round_seconds / 2
+                )
                 self._check(entry, task)
             except NotRun as reason:
                 self._dismiss(contest, entry, reason)
@@ -169,10 +171,6 @@ class Cast:
             count = max(2, min(LARGEST_ROUND, round(self._stage.plan.round_seconds / pace)))
             measures[entry] = _round(task, count)
         return measures
-
-    def _pace(self, entry: Entry, task: Task) -> float:
-        seconds: float = self.workers[entry].call("pace", task.operation, task.url, task.distinct)
-        return seconds
 
     def _check(self, entry: Entry, task: Task) -> None:
         """See that hits are hits.

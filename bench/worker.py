@@ -125,10 +125,16 @@ class Host:
         self._close()
         self._open()
 
-    def pace(self, operation: str, url: str, distinct: bool) -> float:
-        """Warm up; seconds that an operation takes."""
+    def warm(self, operation: str, url: str, distinct: bool) -> None:
         self._timed(operation, self._urls(url, WARM, distinct))
-        return self._timed(operation, self._urls(url, WARM, distinct)).wall
+
+    def pace(self, operation: str, url: str, distinct: bool, seconds: float) -> float:
+        """Seconds that an operation takes, from as many as fill *seconds*."""
+        self.warm(operation, url, distinct)
+        count = WARM
+        while (sample := self._timed(operation, self._urls(url, count, distinct))).wall * count < seconds:
+            count *= 2
+        return sample.wall
 
     def round(self, operation: str, url: str, count: int, distinct: bool) -> Sample:
         """:param distinct: a resource that was never asked for, for each operation."""

@@ -24,6 +24,10 @@ def test_fresh() -> None:
     assert found.notes == ()
 
 
+def test_fresh_to_the_last_moment() -> None:
+    assert explain(get(), kept(FRESH), T + 59.5, SHARED).outcome == "answered from the cache"
+
+
 def test_stale() -> None:
     found = explain(get(), kept(FRESH), T + 60, SHARED)
     assert not found.fresh
@@ -34,7 +38,13 @@ def test_stale() -> None:
 @pytest.mark.parametrize(
     "request_, stored, now, options, outcome",
     [
-        (get("Cache-Control: only-if-cached"), kept(FRESH), T + 60, SHARED, "refused with 504"),
+        (
+            get("Cache-Control: only-if-cached"),
+            kept(FRESH),
+            T + 60,
+            SHARED,
+            "refused with 504: only-if-cached (RFC 9111 section 5.2.1.7)",
+        ),
         (get("Cache-Control: max-stale"), kept(FRESH), T + 61, SHARED, "answered from the cache, stale"),
         (
             get(),
@@ -57,7 +67,12 @@ def test_outcomes(request_: Request, stored: StoredResponse, now: float, options
         (get(), kept("X: max-age=5", FRESH), CacheOptions(targeted=("X",)), "x is obeyed"),
         (get(), kept(FRESH), CacheOptions(ttl=59), f"the ttl of 59 s ends the lifetime early, {date(59)}"),
         (get(), kept(FRESH, at=T - 60), CacheOptions(ttl=60), "past the ttl"),
-        (get(), kept("Cache-Control: must-revalidate"), SHARED, "never served stale"),
+        (
+            get(),
+            kept("Cache-Control: must-revalidate"),
+            SHARED,
+            "never served stale: the response forbids it (RFC 9111 section 4.2.4)",
+        ),
         (
             get(),
             kept("Cache-Control: max-age=60, stale-if-error=5"),

@@ -395,6 +395,7 @@ def test_a_range_confirmed() -> None:
         (kept(LM), (f"Last-Modified: {date(-8)}",), False),
         (kept(), (ONE,), False),
         (kept(ONE), (ONE, "Content-Length: 1000"), True),
+        (kept(ONE), (ONE, "Content-Length: 1000\xa0"), False),
         (kept(ONE), (ONE, "Content-Length: 999"), False),
         (kept(ONE), (ONE, "Content-Length: x"), False),
     ],
@@ -478,10 +479,19 @@ def test_the_rest_completes_the_first_part() -> None:
         rest("5-9/10", ONE, "Cache-Control: no-store"),
         answer("Content-Type: multipart/byteranges", ONE, status=206),
         answer("Content-Range: bytes */4", status=416),
+        rest("5-9/10", ONE, status=416),
     ],
 )
 def test_what_does_not_complete_it_is_of_no_use(response: Response) -> None:
     assert verdict(get(), response, PREFIX) == Refetch()
+
+
+def test_what_is_combined_is_coded_alike() -> None:
+    coded = part("0-4/10", ONE, "Content-Encoding: gzip")
+    assert verdict(get(), rest("5-9/10", ONE), coded) == Refetch()
+    assert verdict(get(), rest("5-9/10", ONE, "Content-Encoding: br"), coded) == Refetch()
+    found = verdict(get(), rest("5-9/10", ONE, "Content-Encoding: gzip"), coded)
+    assert isinstance(found, Keep) and found.part == coded
 
 
 def test_without_a_strong_validator_nothing_is_combined() -> None:
@@ -529,6 +539,8 @@ def test_parts_of_one_representation_stay_together() -> None:
     assert merged((one, two), again) == (again, two)
     whole = kept(ONE)
     assert merged((whole,), one) == (one, whole)
+    odd = kept(ONE, "Content-Range: bytes 0-4/10")  # which means nothing in a 200
+    assert merged((odd,), one) == (one, odd)
     assert merged((one, two), whole) == (whole,)
 
 
@@ -548,3 +560,13 @@ def test_the_number_of_variants_is_bounded() -> None:
     assert len(found) == MAX_VARIANTS == 32
     assert found[0] == new
     assert [stored.confirmed - T for stored in found[1:]] == list(range(39, 8, -1))
+
+
+def test_what_came_later_is_not_given_up_for_a_body_that_took_longer() -> None:
+    new, later = kept(ONE), kept(TWO, at=T + 5)
+    assert merged((later,), new) == (later,)
+    assert merged((later,), new, T + 5) == (later,)
+    assert merged((later,), new, T + 4.9) == (new,)  # it was stored by a clock that was ahead
+    assert merged((kept(TWO),), new, T) == (new,)
+    variant = kept("Vary: Foo", at=T + 5)
+    assert merged((variant,), new) == (new, variant)

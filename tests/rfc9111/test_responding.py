@@ -103,6 +103,11 @@ def test_a_range_of_a_whole() -> None:
     )
 
 
+def test_content_range_means_nothing_in_a_whole() -> None:
+    response, span = respond(get("Range: bytes=2-4"), kept("Content-Range: bytes 4-8/20", length=10), T)
+    assert span == (2, 5) and response.fields.get_all("content-range") == ("bytes 2-4/10",)
+
+
 def test_a_range_that_is_all_of_it() -> None:
     response, span = respond(get("Range: bytes=0-"), kept(LENGTH, length=10), T)
     assert (response.status, span) == (206, (0, 10))

@@ -206,6 +206,7 @@ def test_a_first_part_may_be_completed() -> None:
         ("Pragma: no-cache", 0, False),
         ("Cache-Control: max-age=0", 0, False),  # zero is not absent
         ("Cache-Control: max-age=0", 5, False),
+        ("Cache-Control: max-age=1", 0.5, True),
         ("Cache-Control: max-age=5", 5, True),
         ("Cache-Control: max-age=5", 5.1, False),
         ("Cache-Control: max-age=x", 0, False),

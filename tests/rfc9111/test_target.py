@@ -22,7 +22,7 @@ from vllm_http_cache.rfc9111.target import (
     same_uri,
 )
 
-from .make import SHARED, get, kept
+from .make import PRIVATE, SHARED, get, kept
 
 PLAIN = CacheOptions(signed_urls=False)
 
@@ -83,6 +83,11 @@ def test_parts() -> None:
 def test_ambiguous_uris_are_refused(uri: str) -> None:
     with pytest.raises(InvalidTarget, match="URI"):
         cache_key(uri, SHARED)
+
+
+def test_what_one_user_stores_is_out_of_the_reach_of_others() -> None:
+    assert cache_key("http://a/", PRIVATE) != cache_key("http://a/", SHARED)
+    assert cache_key("http://a/", PRIVATE) == cache_key("http://A/", PRIVATE)
 
 
 def test_the_message_shows_no_secret() -> None:
@@ -172,6 +177,7 @@ def test_same_uri_of_what_is_none() -> None:
 AWS = "X-Amz-Algorithm=A&X-Amz-Credential=C&X-Amz-Date=D&X-Amz-Expires=9&X-Amz-SignedHeaders=host&X-Amz-Signature=S"
 SIGNATURES = [
     AWS,
+    AWS + "=",
     AWS + "&X-Amz-Security-Token=T",
     AWS.replace("Amz", "Goog"),
     "sv=1&se=2&sp=r&sig=S",
@@ -214,7 +220,7 @@ def test_no_signature(query: str) -> None:
 
 
 def test_signatures_of_different_makers_and_none_are_different_entries() -> None:
-    uris = ["http://a/", "http://a/?", *(f"http://a/?{s}" for s in (SIGNATURES[0], SIGNATURES[2], *SIGNATURES[3:5]))]
+    uris = ["http://a/", "http://a/?", *(f"http://a/?{s}" for s in (SIGNATURES[0], SIGNATURES[3], *SIGNATURES[4:6]))]
     assert len({cache_key(uri, SHARED) for uri in uris}) == len(uris) - 1  # the two of Azure are one
 
 
@@ -225,6 +231,7 @@ def test_signatures_of_different_makers_and_none_are_different_entries() -> None
         ("http://u:p@a/@?x", "http://***@a/@?***"),
         ("http://u@p@a", "http://***@a"),
         ("http://a/p?", "http://a/p?"),
+        ("http://a/p#f?g", "http://a/p"),
         ("http://a/p", "http://a/p"),
         ("?a=b=c?d", "?a=***"),
         ("", ""),
@@ -252,7 +259,9 @@ def test_a_uri_has_a_key_or_is_refused(uri: str) -> None:
     "reference, expected",
     [
         ("b", "http://a/x/b"),
-        (" /b?c ", "http://a/b?c"),
+        (" /b?c\t", "http://a/b?c"),
+        ("/b\xa0", "http://a/b\xa0"),
+        ("/bX", "http://a/bX"),
         ("https://c/", "https://c/"),
         ("//c", "http://c"),
         ("", "http://a/x/y?z"),

@@ -68,6 +68,12 @@ DIFFERENT = [
     ("Accept-Language: en;q=2", "Accept-Language: en"),
     ("Accept-Language: en;q=1.0001", "Accept-Language: en"),
     ("Accept: a/b;x=y", "Accept: a/b;x=Y"),
+    ("Accept: a/b;x=Y=z", "Accept: a/b;x=y=z"),
+    ("Foo: a", "Foo: a\xa0"),
+    ("Authorization: a", "Authorization: a\xa0"),
+    ("Authorization: a", "Authorization: aX"),
+    ("Accept: a/b;x=y", "Accept: a/b;x=y\xa0"),
+    ("Accept: X/b", "Accept: /b"),
     ("Accept: a/b;x", "Accept: a/b"),
     ("Accept-Encoding: gzip", "Accept-Encoding: "),
     ("Authorization: a", "Authorization: b"),
@@ -101,6 +107,9 @@ def test_only_what_vary_names_is_kept() -> None:
     kept_values = selecting(request, fields("Vary: accept, User-Agent, bar"))
     assert kept_values == (("accept", "a;q=1,b;q=1"), ("user-agent", "me"))
     assert selecting(request, fields()) == ()
+    odd = Request("GET", URI, Fields([("Origin", "a, b"), ("Accept", "a/b;X=1"), ("Foo", "\ud800")]))
+    assert selecting(odd, fields("Vary: origin, accept")) == (("accept", "a/b;x=1;q=1"), ("origin", "a,b"))
+    assert len(selecting(odd, fields("Vary: foo"))) == 1
 
 
 @pytest.mark.parametrize("name", ["Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "Foo"])
@@ -122,6 +131,8 @@ def test_digests_of_one_value_in_two_fields_differ() -> None:
         ("de", "fr;q=0.5, de;q=1.0", True),
         ("DE", "De, fr;q=0.9", True),
         (" de ", "de", True),
+        ("de\xa0", "de", False),
+        ("X", "", False),
         ("de", "fr, de", False),  # two are liked best
         ("de", "fr, de;q=0.5", False),
         ("de", "de;q=0", False),

@@ -82,6 +82,37 @@ class Refetch:
 Verdict = Pass | Keep | Freshen | UseStale | Refetch
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What a verdict depends on: the arguments of :func:`judge`."""
+
+    request: Request
+    sent: Request
+    response: Response
+    request_time: float
+    response_time: float
+    candidates: tuple[StoredResponse, ...]
+    options: CacheOptions
+
+    def stored(self) -> StoredResponse:
+        """The response as it would be stored."""
+        return stored_response(self.request, self.response, self.request_time, self.response_time, self.options)
+
+    def updated(self, stored: StoredResponse, *, confirms: bool = True) -> StoredResponse:
+        """*stored* as the response would update it."""
+        times = self.request_time, self.response_time
+        return updated(stored, self.request, self.response, *times, self.options, confirms=confirms)
+
+    def if_it_may_stay(self, stored: StoredResponse) -> StoredResponse | None:
+        """*stored* with its new fields, or None when these forbid to store it."""
+        response = Response(stored.status, stored.fields)
+        return stored if storable(replace(self.request, method="GET"), response, self.options) else None
+
+    def is_shareable(self, stored: StoredResponse) -> bool:
+        """Is *stored* fresh on arrival, and all that an equal request could want?"""
+        return holds_whole(stored) and stored.response_time < fresh_until(stored, self.options)
+
+
 def judge(
     request: Request,
     sent: Request,
@@ -98,18 +129,18 @@ def judge(
     :param candidates: the stored responses that *sent* was made for, best first. Without them the verdict is never
         :class:`Refetch`.
     """
-    times = request_time, response_time
+    case = _Case(request, sent, response, request_time, response_time, candidates, options)
     if response.status == 304:
-        return _judge_not_modified(request, sent, response, times, candidates, options)
+        return _judge_not_modified(case)
     if response.status in _ERRORS:
         stale = judge_failure(request, candidates, response_time, options)
         if stale is not None:
             return UseStale(stale)
     if request.method == "HEAD":
-        return Pass(_head_changes(request, response, times, candidates, options))
+        return Pass(_head_changes(case))
     part = completes(request, candidates)
     if part is not None and response.status in (206, 416):
-        return _judge_rest(request, response, times, part, options)
+        return _judge_rest(case, part)
     # An error that does not say for how long it holds leaves what is stored as it is, and so does any under a
     # signature: it speaks of that signature.
     error = response.status >= 400
@@ -118,8 +149,8 @@ def judge(
         or (options.signed_urls and is_signed(request.uri))
     )
     if not passing and storable(request, response, options):
-        stored = stored_response(request, response, request_time, response_time, options)
-        return Keep(stored, _is_shareable(stored, options))
+        stored = case.stored()
+        return Keep(stored, case.is_shareable(stored))
     # Section 4.3.3: a full response means that none of the candidates is suitable any longer.
     obsolete = not error and response.status != 206
     return Pass(tuple((stored, None) for stored in candidates) if obsolete else ())
@@ -145,17 +176,19 @@ def judge_failure(
     return best if allowed and within_ttl(best, now, options) else None
 
 
-def merged(responses: tuple[StoredResponse, ...], new: StoredResponse) -> tuple[StoredResponse, ...]:
+def merged(responses: tuple[StoredResponse, ...], new: StoredResponse, now: float = inf) -> tuple[StoredResponse, ...]:
     """What is stored under a key once *new* is, at most ``MAX_VARIANTS`` responses.
 
     *new* takes the place of those that answer the same requests, but for other parts of the same representation, and
     a whole is not given up for a part of itself. Nor is what came later given up for *new*, whose body took longer.
+
+    :param now: seconds since the epoch. What seems to have come later than that was stored by a clock that was wrong.
     """
 
     def answers_the_same(stored: StoredResponse) -> bool:
         return (vary_names(stored.fields), stored.selecting) == (vary_names(new.fields), new.selecting)
 
-    if any(stored.response_time > new.response_time and answers_the_same(stored) for stored in responses):
+    if any(new.response_time < stored.response_time <= now and answers_the_same(stored) for stored in responses):
         return responses
     others = [
         stored
@@ -176,102 +209,69 @@ def _is_exact(request: Request, stored: StoredResponse) -> bool:
     return same_uri(stored.uri, request.uri) and matches(request, stored)
 
 
-def _is_shareable(stored: StoredResponse, options: CacheOptions) -> bool:
-    return holds_whole(stored) and stored.response_time < fresh_until(stored, options)
-
-
-def _if_it_may_stay(request: Request, stored: StoredResponse, options: CacheOptions) -> StoredResponse | None:
-    """*stored* with its new fields, or None when these forbid to store it."""
-    response = Response(stored.status, stored.fields)
-    return stored if storable(replace(request, method="GET"), response, options) else None
-
-
-def _judge_not_modified(
-    request: Request,
-    sent: Request,
-    response: Response,
-    times: tuple[float, float],
-    candidates: tuple[StoredResponse, ...],
-    options: CacheOptions,
-) -> Freshen | Refetch:
+def _judge_not_modified(case: _Case) -> Freshen | Refetch:
     """A 304: whom does it mean, and whom may it update?"""
-    tag = entity_tag(response.fields)
-    meant = _meant(request, sent, response, candidates)
+    tag = entity_tag(case.response.fields)
+    meant = _meant(case)
     if not meant:
         # Section 4.3.2: then it means what the caller has, or a response nobody has.
-        own = entity_tags(request.fields, "if-none-match")
-        return Freshen((), None, False) if sent == request or any(same_tag(tag, one) for one in own) else Refetch()
+        own = entity_tags(case.request.fields, "if-none-match")
+        means_own = case.sent == case.request or any(same_tag(tag, one) for one in own)
+        return Freshen((), None, False) if means_own else Refetch()
     if is_strong(tag) and entity_tag(meant[0].fields) != tag:
         return Freshen((), meant[0], False)  # as good as what is stored, but another response's fields
-    renewed = [updated(stored, request, response, *times, options) for stored in meant]
-    changes = tuple((old, _if_it_may_stay(request, new, options)) for old, new in zip(meant, renewed, strict=True))
-    return Freshen(changes, renewed[0], changes[0][1] is not None and _is_shareable(renewed[0], options))
+    renewed = [case.updated(stored) for stored in meant]
+    changes = tuple((old, case.if_it_may_stay(new)) for old, new in zip(meant, renewed, strict=True))
+    return Freshen(changes, renewed[0], changes[0][1] is not None and case.is_shareable(renewed[0]))
 
 
-def _meant(
-    request: Request, sent: Request, response: Response, candidates: tuple[StoredResponse, ...]
-) -> list[StoredResponse]:
+def _meant(case: _Case) -> list[StoredResponse]:
     """The stored responses that a 304 is about, best first (section 4.3.4)."""
-    able = [stored for stored in candidates if has_what_is_wanted(request, stored)]
-    tag = entity_tag(response.fields)
+    fields = case.response.fields
+    able = [stored for stored in case.candidates if has_what_is_wanted(case.request, stored)]
+    tag = entity_tag(fields)
     if tag is not None:
-        strongly = [stored for stored in able if same_strong_tag(stored.fields, response.fields)]
+        strongly = [stored for stored in able if same_strong_tag(stored.fields, fields)]
         return strongly or [stored for stored in able if same_tag(tag, entity_tag(stored.fields))][:1]
-    modified = response.fields.get("last-modified")
+    modified = fields.get("last-modified")
     if modified is not None:
         able = [stored for stored in able if stored.fields.get("last-modified") == modified]
     # Without a tag the condition tells whom it means, if it was about one response and the caller has no other.
     asked_about = [stored for stored in able if "etag" in stored.fields or "last-modified" in stored.fields]
-    if sent == request or len(asked_about) != 1:
+    if case.sent == case.request or len(asked_about) != 1:
         return []
     known = entity_tag(asked_about[0].fields)
-    own = entity_tags(request.fields, "if-none-match")
+    own = entity_tags(case.request.fields, "if-none-match")
     return asked_about if all(same_tag(known, one) for one in own) else []
 
 
-def _judge_rest(
-    request: Request,
-    response: Response,
-    times: tuple[float, float],
-    part: StoredResponse,
-    options: CacheOptions,
-) -> Keep | Refetch:
+def _judge_rest(case: _Case, part: StoredResponse) -> Keep | Refetch:
     """The answer to a request for the rest of *part*: do the two make a whole (section 3.4)?"""
-    there = content_range(part.fields)
-    came = content_range(response.fields)
-    if response.status != 206 or there is None or came is None or not same_strong_tag(part.fields, response.fields):
+    there, came = content_range(part.fields), content_range(case.response.fields)
+    if case.response.status != 206 or there is None or came is None:
         return Refetch()
     first, last, complete = came
-    if first != there[1] + 1 or complete != last + 1 or there[2] not in (None, complete):
+    fits = first == there[1] + 1 and complete == last + 1 and there[2] in (None, complete)
+    alike = part.fields.get("content-encoding") == case.response.fields.get("content-encoding")
+    if not fits or not alike or not same_strong_tag(part.fields, case.response.fields):
         return Refetch()
-    if part.fields.get("content-encoding") != response.fields.get("content-encoding"):
-        return Refetch()
-    whole = completed(part, stored_response(request, response, *times, options), complete, options)
-    if _if_it_may_stay(request, whole, options) is None:
-        return Refetch()
-    return Keep(whole, _is_shareable(whole, options), part)
+    whole = case.if_it_may_stay(completed(part, case.stored(), last + 1, case.options))
+    return Refetch() if whole is None else Keep(whole, case.is_shareable(whole), part)
 
 
-def _head_changes(
-    request: Request,
-    response: Response,
-    times: tuple[float, float],
-    candidates: tuple[StoredResponse, ...],
-    options: CacheOptions,
-) -> Changes:
+def _head_changes(case: _Case) -> Changes:
     """What the answer to a HEAD changes: stored responses it still describes are updated, others are as good as
     stale for ever (section 4.3.5)."""
-    if response.status != 200:
+    if case.response.status != 200:
         return ()
-    compared = any(name in response.fields for name in _VALIDATORS)
+    compared = any(name in case.response.fields for name in _VALIDATORS)
     changes: list[tuple[StoredResponse, StoredResponse | None]] = []
-    for stored in candidates:
-        if _is_described(stored, response):
-            if _is_exact(request, stored) or same_strong_tag(stored.fields, response.fields):
-                new = updated(stored, request, response, *times, options, confirms=compared)
-                changes.append((stored, _if_it_may_stay(request, new, options)))
-        elif _is_exact(request, stored):
-            changes.append((stored, None))
+    for stored in case.candidates:
+        exact = _is_exact(case.request, stored)
+        if not _is_described(stored, case.response):
+            changes.extend([(stored, None)] if exact else [])
+        elif exact or same_strong_tag(stored.fields, case.response.fields):
+            changes.append((stored, case.if_it_may_stay(case.updated(stored, confirms=compared))))
     return tuple(changes)
 
 

@@ -69,7 +69,7 @@ def completed(part: StoredResponse, new: StoredResponse, length: int, options: C
 def _merged(old: Fields, new: Fields, received: float) -> Fields:
     """Each field of *new* in place of those of the same name in *old*."""
     # Age and Date belong to the response that brought them: a new one without them is as old as its receipt.
-    old = old.without(("age", "date"))
+    old = old.without(("age",))
     if "date" not in new:
         new = new.replaced(("Date", format_http_date(received)))
     kept = _OF_THE_OCTETS if _same_media_type(old, new) else _OF_THE_OCTETS | {"content-type"}

@@ -133,6 +133,7 @@ class FileBodyWriter:
                 self._held += room
                 place.move_file(place.write_file(data), f"growing/{flight}")
                 self._flight = flight
+                place.count_home()
         except ValueError:
             pass  # too large to be shown
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .layout import FOLDERS, file_path
+from .layout import file_path
 from .ledger import Page
 from .place import Place
 from .protocol import Record
@@ -48,16 +48,19 @@ class Keeping:
             with place.ledger.locked() as page:
                 _remove(place, page, int(key[:2], 16), new)
             return True
-        path = ""
+        path, swapped = "", False
         try:
             path = place.write_file(data, fsync=self._fsync, times=marks(self._clock()))
             place.measure()
-            swapped = self._rename(place, key, seen, record, path)
+            swapped = self._rename(place, key, seen, record, path, room)
         finally:
-            place.give_back(path, room)
+            if not swapped:
+                place.give_back(path, room)
+        if swapped and self._fsync:
+            place.home.fsync_folder(key[:2])
         return swapped
 
-    def _rename(self, place: Place, key: str, seen: Record | None, record: Record, path: str) -> bool:
+    def _rename(self, place: Place, key: str, seen: Record | None, record: Record, path: str, room: int) -> bool:
         home, target, folder = place.home, file_path(key), int(key[:2], 16)
         with place.ledger.locked() as page:
             current = self._shelf.get(home, key)
@@ -70,8 +73,7 @@ class Keeping:
                 amounts.append(_cost(place, target))
                 released = _bodies(current) - names(record.responses)
                 amounts.extend(-remove(home, file_path(name)) for name in released)
-        if self._fsync:
-            home.fsync_folder(FOLDERS[folder])
+            place.ledger.release(page, room)
         return True
 
     def _swap_for_nothing(self, place: Place, key: str, seen: Record | None) -> bool:

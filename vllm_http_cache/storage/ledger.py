@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import overload
 
 from xxhash import xxh3_64_intdigest
@@ -108,8 +108,10 @@ class Page:
         return int(_U64.unpack_from(self.raw, _RESERVED + 8 * slot)[0])
 
     def set_reservation(self, slot: int, amount: int) -> None:
-        self.reserved = max(self.reserved + amount - self.reservation(slot), 0)
-        _U64.pack_into(self.raw, _RESERVED + 8 * slot, amount)
+        before = self.reservation(slot)
+        if amount != before:
+            self.reserved = max(self.reserved + amount - before, 0)
+            _U64.pack_into(self.raw, _RESERVED + 8 * slot, amount)
 
 
 _U64 = struct.Struct("<Q")
@@ -216,6 +218,12 @@ class Ledger:
             self.held -= amount
             raise
         return True
+
+    def release(self, page: Page, amount: int) -> None:
+        """End a reservation of this process's. Never fails: the page is told at the next turn at the latest."""
+        self.held -= amount
+        with suppress(OSError):
+            self.save(page)
 
     @contextmanager
     def changing(self, page: Page, folder: int) -> Iterator[list[int]]:

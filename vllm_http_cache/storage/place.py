@@ -95,9 +95,7 @@ class Place:
             if path:
                 self.home.unlink(path)
             with self.ledger.locked() as page:
-                self.ledger.held -= amount
-                amount = 0
-                self.ledger.save(page)
+                self.ledger.release(page, amount)
         except OSError:
             self.lost.append((path, amount))
             raise

@@ -30,6 +30,7 @@ __all__ = ["SMALLEST", "Limits", "Room"]
 
 SMALLEST = 128 * 1024  # octets: the folder and its files take up some before anything is stored
 PATIENCE = 0.1  # seconds that a caller waits for room
+OPERATORS_PATIENCE = 30.0  # seconds that an operator's command waits for whoever is tidying up
 HIGH, LOW = 0.9, 0.8  # shares of the bound: above the one the janitor sweeps, down to the other
 ROUND = 60.0  # seconds between two looks for dead writers, at most
 INTERVAL = 3600.0  # seconds between two looks through everything, at most
@@ -160,14 +161,14 @@ class Room:
                 yield from self._look_through(place, disk)
 
     @contextmanager
-    def _alone(self, place: Place) -> Iterator[float]:
+    def _alone(self, place: Place, patience: float = PATIENCE) -> Iterator[float]:
         """Gives the time as the file system has it.
 
         :raises TimeoutError: another process is tidying up.
         """
         fd = place.home.open("sweep", os.O_RDWR | os.O_CREAT)
         try:
-            lock(fd, PATIENCE)
+            lock(fd, patience)
             os.utime(fd)
             yield os.fstat(fd).st_mtime
         finally:
@@ -218,7 +219,7 @@ class Room:
         place = self._access.reading()
         if place is None:
             return 0
-        with self._alone(place) as disk:
+        with self._alone(place, OPERATORS_PATIENCE) as disk:
             return sum(evict(place.home, place.ledger, lambda _: size, self._clock(), disk, self.observer))
 
     def sweep(self) -> None:
@@ -228,7 +229,7 @@ class Room:
         """
         place = self._access.reading()
         if place is not None:
-            with self._alone(place) as disk:
+            with self._alone(place, OPERATORS_PATIENCE) as disk:
                 self._bury(place)
                 count(place.ledger)
                 deque(self._look_through(place, disk), maxlen=0)

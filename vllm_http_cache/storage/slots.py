@@ -30,18 +30,15 @@ class Slot:
         self._life = life
         self.number = number
         self.folder = f"writers/{number}.d"
-        self._blocks = self._measure()
+        self._blocks = home.blocks(self.folder)
 
     def new_path(self) -> str:
         return f"{self.folder}/{os.urandom(8).hex()}"
 
     def has_grown(self) -> bool:
-        """Whether the folders that this writer puts names into occupy more than at the last call."""
-        before, self._blocks = self._blocks, self._measure()
+        """Whether this writer's folder occupies more than at the last call."""
+        before, self._blocks = self._blocks, self._home.blocks(self.folder)
         return self._blocks != before
-
-    def _measure(self) -> int:
-        return self._home.blocks(self.folder) + self._home.blocks("growing")
 
     def close(self) -> None:
         life, self._life = self._life, -1

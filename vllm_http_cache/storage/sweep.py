@@ -60,9 +60,8 @@ def evict(
     if excess <= 0:
         return
     victims: dict[str, dict[str, int]] = defaultdict(dict)
-    for used, key, size in merge(
-        *(_by_use(home, folder, now, disk) for folder in FOLDERS)
-    ):  # sorting all keeps the GIL
+    by_use = (_by_use(home, folder, now, disk) for folder in FOLDERS)
+    for used, key, size in merge(*by_use):  # sorting all at once would keep the interpreter to itself
         if excess <= 0:
             break
         excess -= size

@@ -1,0 +1,200 @@
+"""Rules about damage: found before a wrong octet is given out; what is damaged is dropped and can be stored again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage.helpers import (
+    MIB,
+    body_files,
+    eventually,
+    key,
+    load,
+    patched,
+    record_file,
+    response,
+    store,
+    v1,
+    write_body,
+)
+from vllm_http_cache.rfc9111.message import BodyRef
+from vllm_http_cache.storage import readers
+from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.protocol import BodyDamaged, Record
+from vllm_http_cache.storage.toolbox import sweep
+
+KEY = key("damage")
+FLIGHT = key("flight")
+
+
+def damage(file: Path, data: bytes) -> None:
+    file.chmod(0o600)
+    file.write_bytes(data)
+    file.chmod(0o400)
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize("size", [1, 100_000, MIB, 3 * MIB + 17, 16 * MIB])
+@pytest.mark.parametrize("how", ["cut", "longer", "emptied", "first", "last", "zeros", "gone", "folder", "pipe"])
+def test_damage_is_found_before_the_first_octet(storage: FileStorage, tmp_path: Path, size: int, how: str) -> None:
+    data = os.urandom(size)
+    assert store(storage, KEY, data)
+    (file,) = body_files(tmp_path / "cache")
+    match how:
+        case "gone" | "folder" | "pipe":
+            file.unlink()
+            if how != "gone":
+                {"folder": os.mkdir, "pipe": os.mkfifo}[how](file)
+        case _:
+            damaged = {
+                "cut": data[:-1],
+                "longer": data + b"x",
+                "emptied": b"",
+                "first": flipped(data, 0),
+                "last": flipped(data, size - 1),
+                "zeros": bytes(size),
+            }
+            damage(file, damaged[how])
+    assert load(storage, KEY) is None
+    assert eventually(lambda: storage.read(KEY) is None), "its response is dropped"
+    assert store(storage, KEY, data), "and it can be stored again"
+
+
+def test_a_pipe_in_a_files_place_does_not_hold_anybody_up(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"x")
+    os.mkfifo(v1(tmp_path / "cache") / "growing" / FLIGHT)
+    assert storage.growing(FLIGHT) is None
+    sweep(storage)
+    assert not (v1(tmp_path / "cache") / "growing" / FLIGHT).exists()
+
+
+def test_swapped_bodies_are_damaged(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"a" * 1000)
+    assert store(storage, key(2), b"b" * 1000)
+    (one,), (two,) = body_files(tmp_path / "cache", KEY), body_files(tmp_path / "cache", key(2))
+    content = one.read_bytes()
+    damage(one, two.read_bytes())
+    damage(two, content)
+    assert load(storage, KEY) is None
+    assert load(storage, key(2)) is None
+
+
+def test_a_large_body_is_checked_block_by_block(storage: FileStorage, tmp_path: Path) -> None:
+    data = os.urandom(17 * MIB)
+    assert store(storage, KEY, data)
+    (file,) = body_files(tmp_path / "cache")
+    damage(file, flipped(data, 9 * MIB))
+    record = storage.read(KEY)
+    assert record and record.responses[0].body
+    reader = storage.open_body(record.responses[0].body)
+    assert reader
+    assert reader.read(8 * MIB, MIB) == data[8 * MIB : 9 * MIB]
+    with pytest.raises(BodyDamaged):
+        reader.read(9 * MIB + 1000, 10)
+    assert eventually(lambda: storage.read(KEY) is None)
+    reader.close()
+
+
+def test_a_disk_that_fails_in_the_middle_is_damage(storage: FileStorage) -> None:
+    ref = write_body(storage, KEY, bytes(17 * MIB))
+    assert ref
+    reader = storage.open_body(ref)
+    assert reader
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, "the disk")
+
+    with patched(os, "pread", pread), pytest.raises(BodyDamaged):
+        reader.read(0, 10)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        BodyRef("../../../../etc/passwd", 10, b"x" * 8),
+        BodyRef(KEY, 10, b"x" * 8),
+        BodyRef(f"{KEY}.{'0' * 16}", 10, b""),
+        BodyRef(f"{KEY}.{'0' * 16}", 2**40, b"x" * 8),
+        BodyRef(f"{KEY}.{'0' * 16}", 10, b"x" * 8),
+    ],
+)
+def test_a_reference_to_nothing_opens_nothing(storage: FileStorage, ref: BodyRef) -> None:
+    assert store(storage, KEY, b"")
+    assert storage.open_body(ref) is None
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"\0" * 4096, b"garbage", b"vhcrec\x00\x02" + bytes(60), os.urandom(2 * MIB)], ids=range(5)
+)
+def test_a_damaged_record_is_a_miss_and_goes(storage: FileStorage, tmp_path: Path, junk: bytes) -> None:
+    assert store(storage, KEY, b"body")
+    file = record_file(tmp_path / "cache", KEY)
+    file.write_bytes(junk)
+    assert storage.read(KEY) is None
+    assert eventually(lambda: not file.exists())
+    assert store(storage, KEY, b"again")
+
+
+@pytest.mark.parametrize("make_it", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
+def test_what_is_no_file_is_no_record(storage: FileStorage, tmp_path: Path, make_it: Callable[[Path], None]) -> None:
+    assert store(storage, KEY, b"body")
+    file = record_file(tmp_path / "cache", KEY)
+    file.unlink()
+    make_it(file)
+    assert storage.read(KEY) is None
+    assert load(storage, KEY) is None
+
+
+def test_swapped_records_are_misses(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"1")
+    assert store(storage, key(2), b"2")
+    one, two = record_file(tmp_path / "cache", KEY), record_file(tmp_path / "cache", key(2))
+    content = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(content)
+    assert storage.read(KEY) is None
+    assert storage.read(key(2)) is None
+
+
+def test_threads_share_a_reader(storage: FileStorage) -> None:
+    data = os.urandom(8 * MIB)
+    ref = write_body(storage, KEY, data)
+    assert ref
+    reader = storage.open_body(ref)
+    assert reader
+    wrong: list[int] = []
+
+    def read(start: int) -> None:
+        for offset in range(start, len(data), 150_001):
+            part = reader.read(offset, 65_536)
+            if not part or part != data[offset : offset + len(part)]:
+                wrong.append(offset)
+
+    threads = [threading.Thread(target=read, args=(start,)) for start in range(0, 4000, 1000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    reader.close()
+
+
+def test_a_block_is_what_a_digest_is_of() -> None:
+    assert readers.BLOCK == MIB
+
+
+def test_a_record_may_name_no_body(storage: FileStorage) -> None:
+    assert storage.swap(KEY, None, Record((response(),)))
+    record = storage.read(KEY)
+    assert record
+    assert record.responses[0].body is None
