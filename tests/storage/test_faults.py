@@ -209,6 +209,8 @@ def is_well_enough(storage: FileStorage) -> bool:
 
 def test_a_hit_costs_few_system_calls(storage: FileStorage) -> None:
     assert store(storage, KEY, NEW)
+    assert storage.read(KEY)
+    assert is_quiet(storage)
     calls: list[str] = []
     with intercepted(calls.append):
         record = storage.read(KEY)
