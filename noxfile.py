@@ -113,6 +113,15 @@ def soak(session: nox.Session) -> None:
     session.run("python", "-m", "tests.soak", *session.posargs)
 
 
+@nox.session(default=False, allow_parallel=False)
+def mutation(session: nox.Session) -> None:
+    """Break each rule of rfc9111/ in turn, and see whether a test notices: some thousand times, about 15 minutes."""
+    install(session, EVERYTHING, "tests")
+    session.install("mutmut>=3.8")
+    session.run("mutmut", "run", "--max-children", str(os.cpu_count()), *session.posargs)
+    session.run("mutmut", "results")
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site into site/; warnings are errors. ``nox -s docs -- serve`` shows it while you write."""

@@ -339,6 +339,14 @@ def test_a_304_for_the_callers_date_alone_goes_to_the_caller() -> None:
     assert verdict(own, not_modified(TWO), kept(ONE)) == Refetch()  # it was replaced by ours
 
 
+def test_a_304_for_the_callers_date_that_is_ours_too_updates_ours() -> None:
+    own, stored, response = get(f"If-Modified-Since: {date(-9)}"), kept(LM), not_modified()
+    assert conditional(own, (stored,), SHARED) == own
+    new = freshened(stored, response)
+    assert verdict(own, response, stored) == Freshen(((stored, new),), new, shareable=True)
+    assert verdict(head(), response, stored) == Freshen((), None, shareable=False)
+
+
 def test_a_304_for_the_callers_star_goes_to_the_caller() -> None:
     assert verdict(get("If-None-Match: *"), not_modified(TWO), kept(ONE)) == Freshen((), None, shareable=False)
     assert verdict(get("If-None-Match: *"), not_modified(), kept(ONE)) == Freshen((), None, shareable=False)
@@ -570,3 +578,10 @@ def test_what_came_later_is_not_given_up_for_a_body_that_took_longer() -> None:
     assert merged((kept(TWO),), new, T) == (new,)
     variant = kept("Vary: Foo", at=T + 5)
     assert merged((variant,), new) == (new, variant)
+
+
+def test_what_came_later_stays_but_only_where_it_answers_the_same() -> None:
+    later = replace(kept(), response_time=T + 5, confirmed=T + 5)
+    variant = replace(kept("Vary: Foo"), response_time=T + 5, confirmed=T + 5)
+    assert merged((later,), kept()) == (later,)
+    assert merged((variant,), kept()) == (kept(), variant)
