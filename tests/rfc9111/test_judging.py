@@ -339,14 +339,6 @@ def test_a_304_for_the_callers_date_alone_goes_to_the_caller() -> None:
     assert verdict(own, not_modified(TWO), kept(ONE)) == Refetch()  # it was replaced by ours
 
 
-def test_a_304_for_the_callers_date_that_is_ours_too_updates_ours() -> None:
-    own, stored, response = get(f"If-Modified-Since: {date(-9)}"), kept(LM), not_modified()
-    assert conditional(own, (stored,), SHARED) == own
-    new = freshened(stored, response)
-    assert verdict(own, response, stored) == Freshen(((stored, new),), new, shareable=True)
-    assert verdict(head(), response, stored) == Freshen((), None, shareable=False)
-
-
 def test_a_304_for_the_callers_star_goes_to_the_caller() -> None:
     assert verdict(get("If-None-Match: *"), not_modified(TWO), kept(ONE)) == Freshen((), None, shareable=False)
     assert verdict(get("If-None-Match: *"), not_modified(), kept(ONE)) == Freshen((), None, shareable=False)

@@ -237,18 +237,12 @@ def _meant(case: _Case) -> list[StoredResponse]:
     if modified is not None:
         able = [stored for stored in able if stored.fields.get("last-modified") == modified]
     # Without a tag the condition tells whom it means, if it was about one response and the caller has no other.
-    asked_about = [stored for stored in able if _is_asked_about(case.sent, stored)]
+    asked_about = [stored for stored in able if "etag" in stored.fields or "last-modified" in stored.fields]
+    if case.sent == case.request or len(asked_about) != 1:
+        return []
+    known = entity_tag(asked_about[0].fields)
     own = entity_tags(case.request.fields, "if-none-match")
-    certain = len(asked_about) == 1 and all(same_tag(entity_tag(asked_about[0].fields), one) for one in own)
-    return asked_about if certain else []
-
-
-def _is_asked_about(sent: Request, stored: StoredResponse) -> bool:
-    """Is the condition in *sent* about *stored*?"""
-    if "if-none-match" in sent.fields:
-        return entity_tag(stored.fields) in entity_tags(sent.fields, "if-none-match")
-    modified = stored.fields.get("last-modified")
-    return modified is not None and sent.fields.get("if-modified-since") == modified
+    return asked_about if all(same_tag(known, one) for one in own) else []
 
 
 def _judge_rest(case: _Case, part: StoredResponse) -> Keep | Refetch:

@@ -122,7 +122,7 @@ def _usable(request: Request, responses: Sequence[StoredResponse]) -> tuple[Stor
         and accepts_coding(request, stored)
         and has_what_is_wanted(request, stored)
     ]
-    return _best_first(usable)
+    return _best_first(usable) if len(usable) > 1 else tuple(usable)
 
 
 def _best_first(responses: Sequence[StoredResponse]) -> tuple[StoredResponse, ...]:

@@ -126,6 +126,6 @@ def accepts_coding(request: Request, stored: StoredResponse) -> bool:
     accepted = request.fields.get("accept-encoding")
     if coded is None or accepted is None:
         return True
-    weights = {name.removeprefix("x-"): weight for name, weight in _weights(accepted).items()}
+    weights = _weights(accepted.lower().replace("x-", ""))
     codings = _CODINGS.intersection(coding.lower().removeprefix("x-") for coding in members(coded))
     return all(weights.get(coding, weights.get("*", 0.0)) > 0 for coding in codings)
