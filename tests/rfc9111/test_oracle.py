@@ -367,15 +367,17 @@ def date_of(said: Said) -> float:
 
 
 def superseded(request: Request, version: str, allowed: list[Said], past: list[Said], shared: bool) -> None:
-    """4: the most recent of what matches is used, by Date; so no later 200 of another version was there to be stored."""
-    last, received = max(map(date_of, allowed)), max(said.received for said in allowed)
+    """4: the most recent of what matches is used, by Date; so what allows the answer was not replaced by a later 200 of
+    another version. Only one that varies alike is sure to have replaced it, and to have been there ever since."""
     for said in past:
         given = directives(said.response.fields.get("cache-control"))
-        storable = "no-store" not in given and not (shared and "private" in given)
-        plain = said.request.method == "GET" and said.response.status == 200 and said.version != version
-        same = "vary" not in said.response.fields or said.request.fields.get("foo") == request.fields.get("foo")
-        unstored = "no-store" in directives(said.request.fields.get("cache-control"))
-        assert not (plain and same and storable and not unstored and date_of(said) > last and said.received > received)
+        unstored = "no-store" in {*given, *directives(said.request.fields.get("cache-control"))}
+        if unstored or (shared and "private" in given) or said.request.method != "GET" or said.version == version:
+            continue
+        varies = "vary" in said.response.fields
+        same = not varies or said.request.fields.get("foo") == request.fields.get("foo")
+        if said.response.status == 200 and same and all(varies is ("vary" in one.response.fields) for one in allowed):
+            assert any(date_of(one) >= date_of(said) or one.received >= said.received for one in allowed)
 
 
 def request_of(ask: Ask, origin: Origin) -> Request:
@@ -387,7 +389,7 @@ def request_of(ask: Ask, origin: Origin) -> Request:
     return Request(ask.method, URI, Fields(lines))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(derandomize=True, max_examples=600, deadline=None)
 @given(LIVES, st.booleans())
 def test_no_answer_is_one_that_the_rfc_forbids(
     life: tuple[Policy, list[Ask | Policy | Wait | Change | str]], shared: bool
