@@ -194,6 +194,7 @@ def test_the_first_targeted_field_on_the_list_is_obeyed_alone() -> None:
         "max-age=5\n,a",
         "max-age=5,\na",
         "max-age=5X",
+        "max-age=5, Xa",
         "a=:x",
         "a=?2",
         "5",

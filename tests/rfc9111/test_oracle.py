@@ -126,6 +126,11 @@ class Origin:
     def version(self, foo: str, number: int | None = None) -> str:
         return f"{self.number if number is None else number}{foo if self.policy.varies else ''}"
 
+    def change(self) -> None:
+        self.now += 1  # two versions in one second would look alike to a date
+        self.number += 1
+        self.changed = int(self.now)
+
     def answer(self, request: Request) -> tuple[Response, bytes]:
         """Answer as an origin does. :raises ConnectionError: it is down."""
         sent, policy = self.now, self.policy
@@ -399,15 +404,15 @@ def test_no_answer_is_one_that_the_rfc_forbids(
     cache = Cache(origin, CacheOptions(shared=shared, ttl=TTL))
     for event in events:
         if isinstance(event, Policy):
+            if event.varies != origin.policy.varies:
+                origin.change()
             origin.policy = event
         elif isinstance(event, str):
             origin.policy = replace(origin.policy, trouble=event)
         elif isinstance(event, Wait):
             origin.now += event.seconds
         elif isinstance(event, Change):
-            origin.now += 1  # two versions in one second would look alike to a date
-            origin.number += 1
-            origin.changed = int(origin.now)
+            origin.change()
         else:
             request = request_of(event, origin)
             past = list(origin.said)

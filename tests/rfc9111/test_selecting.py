@@ -8,7 +8,7 @@ import pytest
 
 from vllm_http_cache.rfc9111.message import StoredResponse
 from vllm_http_cache.rfc9111.options import CacheOptions, Mode
-from vllm_http_cache.rfc9111.selecting import Ask, Refuse, Reuse, select
+from vllm_http_cache.rfc9111.selecting import Ask, Refuse, Reuse, forbids_forwarding, select
 
 from .make import PRIVATE, SHARED, T, date, get, head, kept, part
 from .test_target import AWS
@@ -272,6 +272,13 @@ def test_request_no_store_goes_to_the_origin() -> None:
 @pytest.mark.parametrize("line", ['If-Match: "1"', f"If-Unmodified-Since: {date()}"])
 def test_preconditions_for_the_origin_go_there(line: str) -> None:
     assert select(get(line), (kept(FRESH, ONE),), T, SHARED) == Ask("request", collapsible=False)
+
+
+def test_what_forbids_to_ask_the_origin() -> None:
+    plain, local = get(), get("Cache-Control: only-if-cached")
+    assert forbids_forwarding(local, SHARED) and not forbids_forwarding(plain, SHARED)
+    assert forbids_forwarding(plain, CacheOptions(mode="only-if-cached"))
+    assert not forbids_forwarding(local, CacheOptions(mode="off"))  # as if there were no cache
 
 
 def test_only_if_cached_respects_freshness() -> None:

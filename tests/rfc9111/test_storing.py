@@ -141,6 +141,16 @@ def test_must_understand(value: str, status: int, expected: bool) -> None:
     assert storable(get(), answer(f"Cache-Control: {value}", status=status), SHARED) is expected
 
 
+UNDERSTOOD = {*HEURISTIC, 201, 202, 302, 303, 307, *range(400, 410), 411, 413, 415, 417, 421, 422, 426}
+UNDERSTOOD |= {500, 502, 503, 504, 505}
+
+
+@pytest.mark.parametrize("status", [status for status in range(200, 600) if status != 206])
+def test_which_statuses_are_understood(status: int) -> None:
+    response = answer("Cache-Control: max-age=60, must-understand, no-store", status=status)
+    assert storable(get(), response, SHARED) is (status in UNDERSTOOD)
+
+
 @pytest.mark.parametrize(
     "asked, came, expected",
     [

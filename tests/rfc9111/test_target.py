@@ -182,6 +182,7 @@ SIGNATURES = [
     AWS.replace("Amz", "Goog"),
     "sv=1&se=2&sp=r&sig=S",
     "sv=1&st=0&se=2&sr=b&sp=r&spr=https&sip=1&sig=S&skoid=1&sktid=2&skt=3&ske=4&sks=b&skv=5",
+    "sv=1&se=2&sp=r&sig=S&ss=b&srt=o&si=x&sdd=1&ses=y&saoid=1&suoid=2&scid=3",
     "Expires=1&Signature=S&Key-Pair-Id=K",
     "Policy=P&Signature=S&Key-Pair-Id=K&Hash-Algorithm=SHA256",
 ]

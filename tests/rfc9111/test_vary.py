@@ -112,6 +112,14 @@ def test_only_what_vary_names_is_kept() -> None:
     assert len(selecting(odd, fields("Vary: foo"))) == 1
 
 
+@pytest.mark.parametrize(
+    "name", ["Accept-CH", "DNT", "Origin", "Save-Data", "User-Agent", "X-Requested-With", "Accept"]
+)
+def test_what_is_no_secret_is_kept_as_it_is(name: str) -> None:
+    ((_, value),) = selecting(get(f"{name}: abc"), fields(f"Vary: {name}"))
+    assert value == ("abc;q=1" if name == "Accept" else "abc")
+
+
 @pytest.mark.parametrize("name", ["Authorization", "Cookie", "Proxy-Authorization", "X-Api-Key", "Foo"])
 def test_credentials_are_kept_as_digests(name: str) -> None:
     ((_, value),) = selecting(get(f"{name}: secret"), fields(f"Vary: {name}"))
