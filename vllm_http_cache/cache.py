@@ -304,7 +304,7 @@ class Cache:
 
     def keep(self, key: str, stored: StoredResponse) -> None:
         """Put a response whose body is committed on record."""
-        self._swap(key, lambda responses: merged(responses, stored))
+        self._swap(key, lambda responses: merged(responses, stored, self.clock()))
 
     def drop(self, uri: str, key: str, body: BodyRef, why: str) -> None:
         """Drop the response that has this body; *why*: ``damaged``, or ``refused`` by its consumer."""

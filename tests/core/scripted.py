@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 import anyio.lowlevel
 
+from vllm_http_cache import Cache
 from vllm_http_cache.rfc9111.message import Fields, Request, Response
-from vllm_http_cache.wire import Reply
+from vllm_http_cache.wire import Fetched, Reply
 
 Answer = tuple[int, Mapping[str, str], Sequence[bytes | Exception]]
 
@@ -99,3 +100,27 @@ class Origin:
         status, fields, chunks = answer
         self.bodies.append(body := Body(chunks))
         return body, Response(status, Fields(fields.items()))
+
+
+def whole(fetched: Fetched) -> bytes:
+    parts = []
+    while data := fetched.body.read():
+        parts.append(data)
+    fetched.body.close()
+    return b"".join(parts)
+
+
+async def awhole(fetched: Fetched) -> bytes:
+    parts = []
+    while data := await fetched.body.read():
+        parts.append(data)
+    await fetched.body.aclose()
+    return b"".join(parts)
+
+
+def fetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
+    return whole(cache.fetch(request or get(), origin.send))
+
+
+async def afetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
+    return await awhole(await cache.afetch(request or get(), origin.asend))

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from tests.core.memory import MemoryStorage
-from tests.core.scripted import Answer, Clock, Origin, get, ok
+from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.rfc9111.message import Request
 from vllm_http_cache.wire import Caller, Fetched
@@ -20,47 +20,8 @@ from vllm_http_cache.wire import Caller, Fetched
 CALLERS = 32
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def storage() -> MemoryStorage:
-    return MemoryStorage()
-
-
-@pytest.fixture
-def cache(storage: MemoryStorage, clock: Clock) -> Cache:
-    return Cache(storage, clock=clock)
-
-
-def whole(fetched: Fetched) -> bytes:
-    parts = []
-    while data := fetched.body.read():
-        parts.append(data)
-    fetched.body.close()
-    return b"".join(parts)
-
-
-async def awhole(fetched: Fetched) -> bytes:
-    parts = []
-    while data := await fetched.body.read():
-        parts.append(data)
-    await fetched.body.aclose()
-    return b"".join(parts)
-
-
 def status(fetched: Fetched) -> str:
     return fetched.response.fields.get("cache-status") or ""
-
-
-def fetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
-    return whole(cache.fetch(request or get(), origin.send))
-
-
-async def afetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
-    return await awhole(await cache.afetch(request or get(), origin.asend))
 
 
 def nothing_left(cache: Cache, storage: MemoryStorage) -> bool:

@@ -12,49 +12,13 @@ import anyio.to_thread
 import pytest
 
 from tests.core.memory import MemoryStorage
-from tests.core.scripted import Answer, Clock, Origin, get, ok
+from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.rfc9111.message import Fields, Request
-from vllm_http_cache.wire import Caller, Fetched
+from vllm_http_cache.wire import Caller
 
 CALLERS = 10
 FRESH = "max-age=60"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def storage() -> MemoryStorage:
-    return MemoryStorage()
-
-
-@pytest.fixture
-def cache(storage: MemoryStorage, clock: Clock) -> Cache:
-    return Cache(storage, clock=clock)
-
-
-def whole(fetched: Fetched) -> bytes:
-    parts = []
-    while data := fetched.body.read():
-        parts.append(data)
-    fetched.body.close()
-    return b"".join(parts)
-
-
-def fetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
-    return whole(cache.fetch(request or get(), origin.send))
-
-
-async def afetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
-    fetched = await cache.afetch(request or get(), origin.asend)
-    parts = []
-    while data := await fetched.body.read():
-        parts.append(data)
-    await fetched.body.aclose()
-    return b"".join(parts)
 
 
 def together(cache: Cache, origin: Origin, *requests: Request) -> list[bytes]:
@@ -88,6 +52,16 @@ def test_a_body_that_took_longer_does_not_replace_what_came_later(cache: Cache, 
     assert fetch(cache, origin, get(cache_control="no-cache")) == b"v2"
     assert whole(slow) == b"v1"
     assert fetch(cache, origin) == b"v2" and len(origin) == 2
+
+
+def test_what_a_clock_that_was_ahead_has_stored_gives_way(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(b"v1", cache_control=FRESH))
+    clock.now += 1000
+    fetch(cache, origin)
+    clock.now -= 1000
+    origin.answer = lambda _: ok(b"v2", cache_control=FRESH)
+    assert [fetch(cache, origin) for _ in range(2)] == [b"v2"] * 2
+    assert len(origin) == 2
 
 
 def test_a_vary_that_is_new_parts_those_who_wait(cache: Cache) -> None:
