@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.clients import CLIENTS, Client, stop_portals
+from tests.folders import holds
 from tests.origin import Clock, Origin
 from vllm_http_cache import Cache, CacheOptions, FileStorage
 
@@ -99,7 +100,7 @@ class World:
 
     def on_disk(self, octets: bytes) -> bool:
         """Whether any file in the folder holds *octets*."""
-        return any(octets in path.read_bytes() for path in self.folder.rglob("*") if path.is_file())
+        return holds(self.folder, octets)
 
 
 @pytest.fixture

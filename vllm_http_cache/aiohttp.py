@@ -15,6 +15,7 @@ import asyncio
 import copy
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from aiohttp.http import HttpVersion11, RawResponseMessage
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from .aiohttp_stream import Line
+from .rfc9111.framing import is_framed
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.target import InvalidTarget
 from .wire import Caller, Fetched, Reply
@@ -179,14 +181,10 @@ class _Call:
     def _reply(self, response: ClientResponse, deadline: float | None) -> Reply:
         lines = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
         fields = Fields(lines)
-        if not self._coded and _coding(response.headers):  # decoded already: the fields of the coded form are wrong
-            fields = fields.without(("content-encoding", "content-length"))
-        framed = (
-            response.content is EMPTY_PAYLOAD
-            or hdrs.CONTENT_LENGTH in response.headers
-            or hdrs.TRANSFER_ENCODING in response.headers
-        )
         head = Response(response.status, fields, response.reason or "")
+        framed = is_framed(response.method, head)
+        if not self._coded and _coding(response.headers):  # decoded already: the fields of the coded form are wrong
+            head = replace(head, fields=fields.without(("content-encoding", "content-length")))
         return Reply(head, _Source(response, deadline), response, framed)
 
     # To the caller.

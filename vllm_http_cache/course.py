@@ -21,7 +21,8 @@ from .coding import coding_check
 from .downloads import CHUNK, Download
 from .flights import Seat
 from .loops import TaskBell, ThreadBell, in_a_loop
-from .rfc9111.message import Response, StoredResponse
+from .rfc9111.framing import announced_length
+from .rfc9111.message import StoredResponse
 from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
 from .storage.protocol import BodyDamaged, BodyWriter
@@ -149,7 +150,7 @@ class Course:
         if not (step.arrived.framed or self._cache.options.store_unframed):
             return None
         prefix = _prefix(step)
-        length = _length_on_the_wire(step.arrived.response)
+        length = announced_length(step.arrived.response)
         writer = self._cache.storage.create_body(step.key, None if length is None else prefix + length)
         if writer is None:
             return None
@@ -187,7 +188,7 @@ class Course:
             return None if step.part else (step.arrived.source, False)
         stored, fields, prefix = step.stored, step.arrived.response.fields, _prefix(step)
         seat = self._seat if step.shareable else None
-        length = _length_on_the_wire(step.arrived.response)
+        length = announced_length(step.arrived.response)
 
         def publish() -> bool:
             if seat is not None:
@@ -244,7 +245,7 @@ class Course:
         if outcome.arrived is not None:
             self._count("forwarded", outcome.status)
             if self._cache.metrics is not None and self._request.method != "HEAD":
-                self._cache.metrics.received(_length_on_the_wire(outcome.arrived.response) or 0)
+                self._cache.metrics.received(announced_length(outcome.arrived.response) or 0)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native)
         stored = outcome.stored
         if outcome.status.hit and stored is not None:
@@ -301,16 +302,6 @@ class Course:
         if self._supply is not None:
             self._supply.close()
         return self._source
-
-
-def _length_on_the_wire(response: Response) -> int | None:
-    """The octets that are to come, where the head says so (RFC 9112 section 6.3)."""
-    if response.status == 204:
-        return 0
-    length = response.fields.get("content-length")
-    if length is None or "transfer-encoding" in response.fields or not (length.isascii() and length.isdigit()):
-        return None
-    return int(length)
 
 
 def _prefix(step: steps.Store) -> int:

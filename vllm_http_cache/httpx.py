@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from .rfc9111.framing import is_framed
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.target import InvalidTarget, parse_target
 from .wire import Caller, Fetched, Reply
@@ -241,16 +242,8 @@ def _caller(request: httpx.Request) -> Caller:
 def _reply(sent: Request, response: httpx.Response, source: _Source | _AsyncSource) -> Reply:
     reason: bytes = response.extensions.get("reason_phrase", b"")
     head = Response(response.status_code, _fields(response.headers), reason.decode("latin-1"))
-    return Reply(head, source, response, _framed(sent.method, response))
-
-
-def _framed(method: str, response: httpx.Response) -> bool:
-    """Whether something else than the connection's end says where the body ends (RFC 9112 section 6.3)."""
-    if response.extensions.get("http_version") not in (b"HTTP/1.0", b"HTTP/1.1"):
-        return True
-    if method == "HEAD" or response.status_code in (204, 304):
-        return True
-    return "content-length" in response.headers or "transfer-encoding" in response.headers
+    later = response.extensions.get("http_version") not in (b"HTTP/1.0", b"HTTP/1.1")  # HTTP/2 frames every body
+    return Reply(head, source, response, later or is_framed(sent.method, head))
 
 
 def _answer(fetched: Fetched, stream: Callable[[Any], httpx.SyncByteStream | httpx.AsyncByteStream]) -> httpx.Response:

@@ -23,6 +23,7 @@ from urllib3 import HTTPHeaderDict, HTTPResponse
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 from urllib3.util import Timeout
 
+from .rfc9111.framing import is_framed
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.target import InvalidTarget, parse_target
 from .wire import Caller, Fetched, Reply
@@ -76,7 +77,7 @@ class CacheAdapter(BaseAdapter):
         def forward(sent: Request) -> Reply:
             outgoing = _outgoing(request, asked, sent)
             response = inner.send(outgoing, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
-            return _reply(response)
+            return _reply(sent.method, response)
 
         try:
             if self._url_policy is not None:
@@ -259,11 +260,11 @@ def _caller(
     )
 
 
-def _reply(response: requests.Response) -> Reply:
+def _reply(method: str, response: requests.Response) -> Reply:
     raw = cast("HTTPResponse", response.raw)
     fields = Fields((_text(name), _text(value)) for name, value in raw.headers.items())
-    framed = "transfer-encoding" in raw.headers or raw.length_remaining is not None  # (RFC 9112 section 8)
-    return Reply(Response(response.status_code, fields, response.reason or ""), _Source(response), response, framed)
+    head = Response(response.status_code, fields, response.reason or "")
+    return Reply(head, _Source(response), response, is_framed(method, head))
 
 
 def _raw_headers(fields: Fields) -> HTTPHeaderDict:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.folders import holds
+
 with suppress(ImportError), warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own, at its import
 
@@ -54,7 +56,7 @@ class Plugin:
 
     def stored(self, octets: bytes) -> bool:
         """Whether any file in the folder holds *octets*."""
-        return any(octets in path.read_bytes() for path in self.folder.rglob("*") if path.is_file())
+        return holds(self.folder, octets)
 
 
 @pytest.fixture

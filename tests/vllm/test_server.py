@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("vllm.connections")
 
+from tests.folders import holds
 from tests.origin import Answer, Origin
 from tests.vllm.media import Fetch, picture
 from tests.vllm.server import Server
@@ -37,7 +38,7 @@ class Pair:
         return self._stack.enter_context(Server(self.model, self._folder / f"{name}.log", environ))
 
     def stored(self, octets: bytes) -> bool:
-        return any(octets in path.read_bytes() for path in self.cache.rglob("*") if path.is_file())
+        return holds(self.cache, octets)
 
 
 @pytest.fixture(scope="module")

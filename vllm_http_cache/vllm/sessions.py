@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import requests
-from aiohttp import EMPTY_PAYLOAD
 from requests.exceptions import ChunkedEncodingError, SSLError
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 from urllib3.exceptions import SSLError as TransportSSLError
 from yarl import URL
 
+from ..rfc9111.framing import is_framed
 from ..rfc9111.message import Fields, Response
 from ..wire import Reply
 
@@ -117,8 +117,8 @@ def send(sessions: Sessions, hop: Hop, sent: Request, timeout: float | None) -> 
     response = session.get_adapter(hop.url).send(prepared, timeout=timeout, **settings)
     raw = response.raw
     fields = Fields((name, value) for name, value in raw.headers.items())
-    framed = raw.chunked or raw.length_remaining is not None
-    return Reply(Response(response.status_code, fields, response.reason or ""), _Source(response), framed=framed)
+    head = Response(response.status_code, fields, response.reason or "")
+    return Reply(head, _Source(response), framed=is_framed("GET", head))
 
 
 async def asend(sessions: Sessions, hop: Hop, sent: Request, timeout: float | None, deadline: float | None) -> Reply:
@@ -135,8 +135,8 @@ async def asend(sessions: Sessions, hop: Hop, sent: Request, timeout: float | No
             timeout=aiohttp.ClientTimeout(total=None, sock_read=timeout),
         )
     fields = Fields((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
-    framed = response.content is EMPTY_PAYLOAD or "content-length" in fields or "transfer-encoding" in fields
-    return Reply(Response(response.status, fields, response.reason or ""), _AsyncSource(response), framed=framed)
+    head = Response(response.status, fields, response.reason or "")
+    return Reply(head, _AsyncSource(response), framed=is_framed("GET", head))
 
 
 class _Source:
