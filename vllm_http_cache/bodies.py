@@ -17,7 +17,7 @@ import anyio
 from .downloads import CHUNK, Broken, Download, Reader
 from .loops import in_thread
 from .rfc9111.message import StoredResponse
-from .rfc9111.validators import same_strong_tag
+from .rfc9111.validators import same_representation
 from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
 from .wire import Caller, Fetched
 
@@ -220,13 +220,7 @@ class _Body:
 
     def _continues(self, fetched: Fetched) -> bool:
         """Whether another answer goes on with the same representation."""
-        stored, response = self._stored, fetched.response
-        if stored is None or stored.status != response.status:
-            return False
-        alike = all(
-            stored.fields.get(name) == response.fields.get(name) for name in ("content-encoding", "content-range")
-        )
-        return alike and same_strong_tag(stored.fields, response.fields)
+        return self._stored is not None and same_representation(self._stored, fetched.response)
 
     def _went_on(self, fetched: Fetched, skipped: int, data: bytes, error: Exception) -> bytes:
         """The octets after those given, when the other answer turned out to have them."""

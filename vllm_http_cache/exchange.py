@@ -119,7 +119,7 @@ def revalidate(request: Request, options: CacheOptions) -> Exchange:
 def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchange:
     """Forward, with what we have as the condition; and once more without it when the answer was to nothing we have."""
     candidates = ask.candidates
-    for sent in (conditional(request, candidates, options), request):
+    for sent in (conditional(request, candidates), request):
         came = yield Forward(sent)
         if isinstance(came, Failed):
             return (yield from _despite(came, request, key, replace(ask, candidates=candidates), options))

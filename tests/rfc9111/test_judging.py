@@ -36,7 +36,7 @@ LATER = T + 100
 def verdict(
     request: Request, response: Response, *candidates: StoredResponse, options: CacheOptions = SHARED
 ) -> Verdict:
-    sent = conditional(request, candidates, options)
+    sent = conditional(request, candidates)
     return judge(request, sent, response, LATER, LATER, candidates, options)
 
 

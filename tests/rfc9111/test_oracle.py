@@ -216,7 +216,7 @@ class Cache:
         return found and Answered(*found, heard, self.origin.now, failed)
 
     def _forward(self, request: Request, candidates: tuple[StoredResponse, ...]) -> tuple[Response, bytes] | None:
-        for sent in (conditional(request, candidates, self.options), request):
+        for sent in (conditional(request, candidates), request):
             start = self.origin.now
             try:
                 response, body = self.origin.answer(sent)

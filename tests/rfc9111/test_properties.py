@@ -113,7 +113,7 @@ def test_no_octets_raise(
         assert span is None or 0 <= span[0] < span[1] <= 5
         assert head.fields.get("age") is not None
     candidates = decision.candidates if isinstance(decision, Ask) else responses
-    sent = conditional(request, candidates, options)
+    sent = conditional(request, candidates)
     verdict = judge(request, sent, response, now, now + 1, candidates, options)
     assert verdict == judge(request, sent, response, now, now + 1, candidates, options)
     assert candidates or not isinstance(verdict, Refetch)

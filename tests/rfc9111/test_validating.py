@@ -7,7 +7,7 @@ import pytest
 from vllm_http_cache.rfc9111.message import Request, StoredResponse
 from vllm_http_cache.rfc9111.validating import completes, conditional, unconditional
 
-from .make import SHARED, date, get, head, kept, part
+from .make import date, get, head, kept, part
 from .test_selecting import RESIGNED, SIGNED
 
 ONE, TWO = 'ETag: "1"', 'ETag: W/"2"'
@@ -17,7 +17,7 @@ IMS = f"If-Modified-Since: {date(-9)}"
 
 def added(request: Request, *candidates: StoredResponse) -> list[str]:
     """The lines in what is sent that are not in *request*, and with a minus those that are gone."""
-    sent = conditional(request, candidates, SHARED)
+    sent = conditional(request, candidates)
     assert (sent.method, sent.uri) == (request.method, request.uri)
     new = [f"{name}: {value}" for name, value in sent.fields if (name, value) not in request.fields.lines]
     return new + [f"-{name}" for name, value in request.fields if (name, value) not in sent.fields.lines]
@@ -113,7 +113,7 @@ def test_the_rest_of_a_first_part() -> None:
 )
 def test_what_is_not_completed(request_lines: tuple[str, ...], candidate: StoredResponse) -> None:
     assert completes(get(*request_lines), (candidate,)) is None
-    assert "range" not in conditional(get(*request_lines), (candidate,), SHARED).fields or request_lines
+    assert "range" not in conditional(get(*request_lines), (candidate,)).fields or request_lines
 
 
 def test_the_best_first_part_is_completed() -> None:

@@ -58,7 +58,7 @@ def explain(request: Request, stored: StoredResponse, now: float, options: Cache
         outcome = f"forwarded: {decision.why} (RFC 9211 section 2.2)"
     else:
         outcome = "refused with 504: only-if-cached (RFC 9111 section 5.2.1.7)"
-    sent = conditional(request, (stored,), options)
+    sent = conditional(request, (stored,))
     return Explanation(
         fresh=now < until and within_ttl(stored, now, options),
         age=current_age(stored, now),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .message import Request, StoredResponse
-from .options import CacheOptions
 from .ranges import content_range, has_what_is_wanted, holds_whole, wanted
 from .target import same_uri
 from .validators import entity_tag, entity_tags, has_strong_tag
@@ -19,7 +18,7 @@ __all__ = ["completes", "conditional", "unconditional"]
 _PRECONDITIONS = ("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since")
 
 
-def conditional(request: Request, candidates: tuple[StoredResponse, ...], options: CacheOptions) -> Request:  # noqa: ARG001
+def conditional(request: Request, candidates: tuple[StoredResponse, ...]) -> Request:
     """*request* with the candidates' validators as its preconditions.
 
     The caller's own entity tags stay beside them: the origin's 304 tells which one it means. A HEAD is forwarded as

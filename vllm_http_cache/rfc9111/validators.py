@@ -9,7 +9,7 @@ import re
 
 from .dates import parse_http_date
 from .fields import trimmed
-from .message import Fields, Request, StoredResponse
+from .message import Fields, Request, Response, StoredResponse
 
 # Entity tags know no escapes: a backslash is an octet like any other (section 8.8.3). A member without quotes, which
 # some servers send, is taken as it stands.
@@ -46,6 +46,12 @@ def same_tag(one: str | None, other: str | None) -> bool:
 def same_strong_tag(one: Fields, other: Fields) -> bool:
     """Strong comparison of two ETags (section 8.8.3.2)."""
     return has_strong_tag(one) and entity_tag(one) == entity_tag(other)
+
+
+def same_representation(stored: StoredResponse, response: Response) -> bool:
+    """Are these, octet for octet, two answers of one and the same representation (RFC 9110 section 8.8.1)?"""
+    alike = all(stored.fields.get(name) == response.fields.get(name) for name in ("content-encoding", "content-range"))
+    return stored.status == response.status and alike and same_strong_tag(stored.fields, response.fields)
 
 
 def not_modified(request: Request, stored: StoredResponse) -> bool:
