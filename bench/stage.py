@@ -162,7 +162,7 @@ class Cast:
         for entry in list(self.workers):
             try:
                 pace = self.workers[entry].call(
-                    "pace", task.operation, task.url, task.distinct, self._stage.plan.round_seconds / 2
+                    "pace", task.operation, task.url, task.distinct, self._stage.plan.round_seconds / 4
                 )
                 self._check(entry, task)
             except NotRun as reason:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["Line"]
 
 PIECE = 64 * 1024  # octets decoded at once
-TURN = 1024 * 1024  # octets fed before other tasks have their turn
 
 
 class Line:
@@ -102,7 +101,6 @@ class Line:
             await asyncio.wait([self._feeding], timeout=seconds)
 
     async def _feed(self, wait: bool) -> None:
-        fed = 0
         try:
             while self._body is not None:
                 self._drain()
@@ -119,10 +117,6 @@ class Line:
                     await self._end()
                     return
                 self._rest = data
-                fed += len(data)
-                if fed >= TURN:
-                    fed = 0
-                    await asyncio.sleep(0)
         except Exception as error:
             await self._fail(error)
         except BaseException:

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import anyio
+import anyio.lowlevel
 
 from .downloads import CHUNK, Broken, Download, Reader
 from .loops import in_thread
@@ -32,6 +33,7 @@ __all__ = [
     "close_abandoned",
 ]
 
+TURN = 1024**2  # octets given without waiting before other tasks have their turn
 POLL = 0.01  # seconds between looks at a body that another process is writing
 POLLS_PER_CLAIM = 20  # looks after which we try whether its writer is still alive
 
@@ -282,9 +284,13 @@ class AsyncCachedBody(_Body):
     """An :class:`~.wire.AsyncBody`."""
 
     _resume: Callable[[], Awaitable[Fetched]] | None
+    _unwaited = 0  # octets given without waiting
 
     async def read(self) -> bytes:
         """The next chunk; empty at the end."""
+        if self._unwaited >= TURN:
+            self._unwaited = 0
+            await anyio.lowlevel.checkpoint()
         while self._supply is not None:
             try:
                 try:
@@ -297,10 +303,7 @@ class AsyncCachedBody(_Body):
             except Broken as broken:
                 self._end()
                 return await self._go_on(broken)
-            self._given += len(data)
-            if not data:
-                self._end()
-            return data
+            return self._given_out(data)
         if self._failed is not None:
             raise self._failed
         return bytes(await self._rest.read()) if self._rest is not None else b""
@@ -316,17 +319,25 @@ class AsyncCachedBody(_Body):
             raise
 
     def ready(self) -> bytes | None:
-        """The next chunk if it is there without waiting (empty at the end), otherwise None."""
+        """The next chunk if it is there without waiting (empty at the end), otherwise None.
+
+        None also when much has been given without waiting: then others have their turn first.
+        """
         if self._supply is None:
             return b"" if self._rest is self._failed is None else None
+        if self._unwaited >= TURN:
+            return None
         try:
             data = self._supply.take(wait=False)
         except (Broken, BlockingIOError):
             return None
-        if data is not None:
-            self._given += len(data)
-            if not data:
-                self._end()
+        return None if data is None else self._given_out(data)
+
+    def _given_out(self, data: bytes) -> bytes:
+        self._given += len(data)
+        self._unwaited += len(data)
+        if not data:
+            self._end()
         return data
 
     async def _go_on(self, broken: Broken) -> bytes:

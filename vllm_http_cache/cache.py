@@ -21,6 +21,7 @@ import anyio
 from . import steps
 from .bodies import AsyncCachedBody, CachedBody, StoredSupply, close_abandoned
 from .course import Course
+from .downloads import Broken
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
 from .hits import Hit, Hits
@@ -41,6 +42,8 @@ __all__ = ["Cache"]
 
 log = logging.getLogger("vllm_http_cache")
 
+NOT_MODIFIED = 304
+AT_HAND = 1024**2  # octets of a content that is given in one piece
 SWAPS = 8  # attempts to change a record that others are changing too
 BACKGROUND = 16  # validations in the background at once
 CLOSING_SECONDS = 1.0
@@ -109,6 +112,28 @@ class Cache:
         supply = StoredSupply(hit.reader, partial(drop, "damaged"))
         return Fetched(hit.response, kind(supply, caller, hit.stored, resume), refuse=partial(drop, "refused"))
 
+    def at_hand(self, request: Request, *, wait: bool = True) -> Fetched | None:
+        """A fresh hit with its content, as octets, for ``body``, where that is small. None: :meth:`fetch` has to see.
+
+        :raises BlockingIOError: with ``wait=False``, when it would have to wait for the disk.
+        """
+        hit = self.hits.find(request, wait=wait)
+        if hit is None:
+            return None
+        try:
+            if hit.reader.length > AT_HAND:
+                return None
+            supply = StoredSupply(hit.reader, partial(self.drop, hit.stored.uri, hit.key, hit.ref, "damaged"))
+            content = b"".join(iter(partial(supply.take, wait=wait), b""))
+        except Broken:
+            return None
+        finally:
+            hit.reader.close()
+        if self.metrics is not None:
+            self.metrics.answered("hit", None, len(content))
+        refuse = partial(self.drop, hit.stored.uri, hit.key, hit.ref, "refused")
+        return Fetched(hit.response, content, refuse=refuse)
+
     def forget(self, uri: str) -> None:
         """Drop all that is stored for *uri*, and do not keep what this process is receiving."""
         self.forget_key(cache_key(uri, self.options))
@@ -139,7 +164,10 @@ class Cache:
                     case steps.Store():
                         said = course.store(course.create(step), step, PulledDownload)
                     case steps.Discard(arrived):
-                        arrived.source.close()
+                        with suppress(Exception):
+                            if arrived.response.status == NOT_MODIFIED:
+                                arrived.source.read()  # nothing, but then its connection can be used again
+                            arrived.source.close()
                     case steps.Later(later):
                         self._later(later, send)
                     case _:
@@ -168,7 +196,10 @@ class Cache:
                     case steps.Store():
                         said = course.store(await in_thread(course.create, step), step, PumpedDownload)
                     case steps.Discard(arrived):
-                        await arrived.source.aclose()
+                        with suppress(Exception):
+                            if arrived.response.status == NOT_MODIFIED:
+                                await arrived.source.read()
+                            await arrived.source.aclose()
                     case steps.Later(later):
                         self._alater(later, send)
                     case steps.LookUp() | steps.Open() | steps.Leave():

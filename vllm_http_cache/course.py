@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .metrics import Outcome
     from .rfc9111.cachestatus import CacheStatus
     from .rfc9111.message import Request
-    from .storage.protocol import Record
 
 __all__ = ["Course"]
 
@@ -49,7 +48,6 @@ class Course:
         self._request = request
         self._caller = caller
         self._key = ""
-        self._record: Record | None = None
         self._flight = ""
         self._seat: Seat | None = None
         self._source: Any = None  # a body on the wire that is nobody's yet
@@ -68,8 +66,8 @@ class Course:
         match step:
             case steps.LookUp(key):
                 self._key = key
-                self._record = storage.read(key, wait=wait)
-                return (self._record.responses if self._record else ()), self._cache.clock()
+                record = storage.read(key, wait=wait)
+                return (record.responses if record else ()), self._cache.clock()
             case steps.Open(key, stored):
                 if (ref := stored.body) is None or (reader := storage.open_body(ref, wait=wait)) is None:
                     self._cache.change(key, ((stored, None),))
@@ -248,8 +246,6 @@ class Course:
                 self._cache.metrics.received(announced_length(outcome.arrived.response) or 0)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native)
         stored = outcome.stored
-        if outcome.status.hit and stored is not None:
-            self._cache.hits.note(self._request, self._key, self._record, self._cache.clock())
         supply: Supply = EmptySupply()
         if outcome.body is not None and self._supply is not None:
             supply = self._supply

@@ -102,7 +102,7 @@ class Download:
         self._readers: list[Reader] = []
         self.published = False  # other processes may be reading
         self._clock = clock
-        self._flushed = clock()
+        self._began = self._flushed = clock()
 
     # The readers' side.
 
@@ -224,7 +224,7 @@ class Download:
             self._coding.feed(data)
         stored = writer.write(data)
         self._flushed = self._clock()
-        if self._publish is not None and not final:
+        if self._publish is not None and not final and self._flushed - self._began > PACE:
             self.published = self._publish()
             self._publish = None
         with self._lock:

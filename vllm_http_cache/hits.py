@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .rfc9111.cachestatus import CacheStatus
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.standing import Standing, is_plain, standing
+from .rfc9111.target import cache_key
 
 if TYPE_CHECKING:
     from .rfc9111.message import BodyRef, StoredResponse
@@ -38,12 +39,13 @@ class Hit(NamedTuple):
 class _Memo:
     """A standing answer of one record, and its head as it was last given: it changes once a second."""
 
-    __slots__ = ("_at", "_response", "key", "record", "standing")
+    __slots__ = ("_at", "_response", "key", "plain", "record", "standing")
 
     def __init__(self, key: str, record: Record, stands: Standing) -> None:
         self.key = key
         self.record = record
         self.standing = stands
+        self.plain: Request | None = None  # the last request that was seen to be
         self._at = (-1, 0)
         self._response: Response | None = None
 
@@ -76,9 +78,13 @@ class Hits:
 
         :raises BlockingIOError: with ``wait=False``, when the storage would wait for the disk.
         """
-        memo = self._memos.get(request.uri)
-        if memo is None or not is_plain(request):
+        memo = self._memos.get(request.uri) or self._learn(request, wait=wait)
+        if memo is None:
             return None
+        if request is not memo.plain:
+            if not is_plain(request):
+                return None
+            memo.plain = request
         stands = memo.standing
         if self._storage.read(memo.key, wait=wait) is not memo.record:
             with self._lock:
@@ -91,14 +97,18 @@ class Hits:
         reader = self._storage.open_body(ref, wait=wait)
         return None if reader is None else Hit(memo.key, memo.response(now), stands.stored, ref, reader)
 
-    def note(self, request: Request, key: str, record: Record | None, now: float) -> None:
-        """An exchange has answered *request* from *record*: so may we, the next time."""
-        if record is None or request.uri in self._memos:
-            return
-        stands = standing(request, record.responses, now, self._options)
-        if stands is None:
-            return
+    def _learn(self, request: Request, *, wait: bool) -> _Memo | None:
+        """A memo of what is stored, if that is an answer that stands."""
+        if not is_plain(request):
+            return None
+        key = cache_key(request.uri, self._options)
+        record = self._storage.read(key, wait=wait)
+        stands = standing(request, record.responses, self._clock(), self._options) if record else None
+        if record is None or stands is None:
+            return None
+        memo = _Memo(key, record, stands)
         with self._lock:
             while len(self._memos) >= URIS:
                 self._memos.pop(next(iter(self._memos)))
-            self._memos[request.uri] = _Memo(key, record, stands)
+            self._memos[request.uri] = memo
+        return memo

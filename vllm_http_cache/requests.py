@@ -211,14 +211,20 @@ class _Raw(HTTPResponse):
             reason=head.reason,
             preload_content=False,
             decode_content=False,
-            original_response=cast("Any", _Original(file, head.fields)),
+            original_response=cast("Any", _Original(file, head.fields) if "set-cookie" in head.fields else None),
             request_method=method,
         )
         self.version_string = "HTTP/1.1"
+        self._file = file
+        self._uncoded = "content-encoding" not in head.fields
         self.chunked = False  # whatever the origin's framing was
 
     def stream(self, amt: int | None = 2**16, decode_content: bool | None = None) -> Generator[bytes, None, None]:
         """The body in chunks of at most *amt* octets, each as soon as it is there."""
+        if self._uncoded:
+            read1: Callable[[int], bytes] = self._file.read1  # requests asks for 10 KiB at a time
+            yield from iter(partial(read1, -1 if amt is None else amt), b"")
+            return
         while data := self.read1(amt, decode_content):
             yield data
 

@@ -100,7 +100,8 @@ class Fetched:
     """A cache's answer to a transport.
 
     :param response: the head for the caller, Cache-Status included.
-    :param body: the body for the caller: a :class:`Body` or, from ``afetch``, an :class:`AsyncBody`.
+    :param body: the body for the caller: a :class:`Body` or, from ``afetch``, an :class:`AsyncBody`; from ``at_hand``
+        its octets.
     :param native: set when the origin's own response goes through untouched: the transport hands this object out
         (with ``response.fields``' Cache-Status added) and leaves ``body`` alone.
     :param refuse: the consumer's veto. Call it when the octets turned out to be unusable (they do not decode): what is

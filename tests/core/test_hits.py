@@ -66,15 +66,17 @@ class Clock:
         return self.now
 
 
-def noted(fields: list[tuple[str, str]], noting: Request, clock: Clock) -> tuple[Hits, StoredResponse]:
-    storage = MemoryStorage()
+def stored_at(uri: str, fields: list[tuple[str, str]], storage: MemoryStorage) -> StoredResponse:
     storage.bodies["b"] = b"body"
-    stored = StoredResponse(URI, 200, Fields(fields), (), START - 1, START, START, BodyRef("b", 4))
-    key = cache_key(URI, OPTIONS)
-    storage.records[key] = record = Record((stored,))
-    hits = Hits(storage, OPTIONS, clock)
-    hits.note(noting, key, record, clock())
-    return hits, stored
+    stored = StoredResponse(uri, 200, Fields(fields), (), START - 1, START, START, BodyRef("b", 4))
+    storage.records[cache_key(uri, OPTIONS)] = Record((stored,))
+    return stored
+
+
+def hits_of(fields: list[tuple[str, str]], clock: Clock) -> tuple[Hits, StoredResponse]:
+    storage = MemoryStorage()
+    stored = stored_at(URI, fields, storage)
+    return Hits(storage, OPTIONS, clock), stored
 
 
 @given(
@@ -95,7 +97,8 @@ def test_a_short_cut_ends_where_the_rules_do(
 ) -> None:
     clock = Clock()
     clock.now = START + noted_after
-    hits, stored = noted(fields, Request("GET", URI, Fields(first)), clock)
+    hits, stored = hits_of(fields, clock)
+    hits.find(Request("GET", URI, Fields(first)))
     request = Request(method, URI, Fields(second))
     for seconds in asked_after:
         clock.now = START + seconds
@@ -114,13 +117,14 @@ def test_a_short_cut_ends_where_the_rules_do(
 
 def test_plain_requests_take_it() -> None:
     clock = Clock()
-    hits, _ = noted([("Cache-Control", "max-age=60")], Request("GET", URI), clock)
+    hits, _ = hits_of([("Cache-Control", "max-age=60")], clock)
     assert hits.find(Request("GET", URI, Fields([("Accept", "*/*")]))) is not None
 
 
 def test_a_changed_record_ends_it() -> None:
     clock = Clock()
-    hits, stored = noted([("Cache-Control", "max-age=60")], Request("GET", URI), clock)
+    hits, stored = hits_of([("Cache-Control", "max-age=60")], clock)
+    assert hits.find(Request("GET", URI)) is not None
     key = cache_key(URI, OPTIONS)
     hits._storage.swap(key, hits._storage.read(key), Record((stored,)))
     assert hits.find(Request("GET", URI)) is None
@@ -128,8 +132,9 @@ def test_a_changed_record_ends_it() -> None:
 
 def test_the_memo_is_bounded() -> None:
     clock = Clock()
-    hits, stored = noted([("Cache-Control", "max-age=60")], Request("GET", URI), clock)
-    for n in range(URIS):
-        other = StoredResponse(f"{URI}/{n}", 200, stored.fields, (), START, START, START, stored.body)
-        hits.note(Request("GET", other.uri), str(n), Record((other,)), START)
+    storage = MemoryStorage()
+    hits = Hits(storage, OPTIONS, clock)
+    for n in range(URIS + 1):
+        stored_at(f"{URI}/{n}", [("Cache-Control", "max-age=60")], storage)
+        assert hits.find(Request("GET", f"{URI}/{n}")) is not None
     assert len(hits._memos) == URIS

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import aiohttp
@@ -35,7 +36,6 @@ GZIP = 0x1F  # the first octet
 PIECE = 256 * 1024  # octets decoded at once
 CHARSET = re.compile(r"""charset=["']?([\w.:-]+)""", re.IGNORECASE)
 DRAINED = 256 * 1024  # octets of an unwanted content that are read for it to be stored
-TURN = 1024 * 1024  # octets given without waiting before other tasks have their turn
 
 
 class Answer(requests.Response):
@@ -72,11 +72,21 @@ class _Raw:
         self._body: Body = fetched.body
 
     def stream(self, size: int | None, decode_content: bool) -> Generator[bytes, None, None]:
-        """The content in pieces of at most *size* octets, as they come."""
+        """The content in pieces of at most *size* octets, as they come; in one where they would be joined."""
+        if self._reading.joins:
+            whole = BytesIO()
+            for piece in self._pieces():
+                whole.write(piece)
+            if whole.tell():
+                yield whole.getvalue()
+            return
+        for piece in self._pieces():
+            yield from _slices(piece, size)
+
+    def _pieces(self) -> Iterator[bytes]:
         while data := self._body.read():
             try:
-                for piece in self._reading.decoded(data):
-                    yield from _slices(piece, size)
+                yield from self._reading.decoded(data)
             except zlib.error as error:
                 raise requests.exceptions.ContentDecodingError(str(error)) from error
         self._reading.end()
@@ -146,11 +156,8 @@ class AsyncAnswer:
 
         :raises TimeoutError: the deadline is past.
         """
-        loop, unwaited = asyncio.get_running_loop(), 0
+        loop = asyncio.get_running_loop()
         while True:
-            if unwaited >= TURN:
-                unwaited = 0
-                await asyncio.sleep(0)
             if self._deadline is not None and loop.time() > self._deadline:
                 raise TimeoutError
             data = self._body.ready()
@@ -159,7 +166,6 @@ class AsyncAnswer:
                     data = await self._body.read()
             if not data:
                 break
-            unwaited += len(data)
             try:
                 for piece in self._reading.decoded(data):
                     yield piece
@@ -169,7 +175,14 @@ class AsyncAnswer:
         await self.aclose()
 
     async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
-        """The content in pieces of at most *n* octets, as they come."""
+        """The content in pieces of at most *n* octets, as they come; in one where they would be joined."""
+        if self._reading.joins:
+            whole = BytesIO()
+            async for piece in self.iter_any():
+                whole.write(piece)
+            if whole.tell():
+                yield whole.getvalue()
+            return
         async for piece in self.iter_any():
             for part in _slices(piece, n):
                 yield part
@@ -244,6 +257,14 @@ class _Reading:
         self._inflating = (
             [_Inflating() for coding in codings.lower().split(",") if coding.strip() in INFLATED] if codings else []
         )
+
+    @property
+    def joins(self) -> bool:
+        """Whether to give all in one piece: joining pieces would take the memory twice.
+
+        vLLM has compared Content-Length with its limits then; what has none, or inflates, it has to count.
+        """
+        return self._attempt.joined and not self._inflating and "content-length" in self._fetched.response.fields
 
     @property
     def unread_error(self) -> bool:

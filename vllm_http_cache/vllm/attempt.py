@@ -28,6 +28,7 @@ class Attempt:
     :param fetched: the answer that vLLM was last given.
     :param delivered: octets of it that vLLM has received, decoded.
     :param whole: whether that is all of it.
+    :param joined: whether who reads puts the pieces together anyway.
     """
 
     url: str
@@ -37,6 +38,7 @@ class Attempt:
     fetched: Fetched | None = None
     delivered: int = 0
     whole: bool = False
+    joined: bool = False
 
     def check(self, target: Target) -> None:
         """Hold one hop to the policy, before the cache or the network is asked.

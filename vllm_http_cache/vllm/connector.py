@@ -5,12 +5,15 @@ Octets that do not decode drop what is stored of them and, where they had been s
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from .attempt import ATTEMPT, Attempt
+from .connection import MARK, Seam
 
 __all__ = ["wrapped_load", "wrapped_load_async"]
 
@@ -33,6 +36,8 @@ def wrapped_load(load: Callable[..., Any]) -> Callable[..., Any]:
             return load(self, url, media_io, *args, **kwargs)
         with _loading(self, url, media_io) as loading:
             try:
+                if (content := loading.at_hand(media_io)) is not None:
+                    return media_io.load_bytes(content)
                 return load(self, url, media_io, *args, **kwargs)
             except Exception as error:
                 if not loading.vetoed(error):
@@ -48,6 +53,7 @@ def wrapped_load(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def wrapped_load_async(load: Callable[..., Any]) -> Callable[..., Any]:
     """``MediaConnector.load_from_url_async`` through the cache."""
+    threads = getattr(sys.modules[load.__module__], "global_thread_pool", None)  # where vLLM decodes
 
     @functools.wraps(load)
     async def load_from_url_async(self: Any, url: str, media_io: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,6 +61,8 @@ def wrapped_load_async(load: Callable[..., Any]) -> Callable[..., Any]:
             return await load(self, url, media_io, *args, **kwargs)
         with _loading(self, url, media_io) as loading:
             try:
+                if (content := loading.at_hand(media_io, wait=False)) is not None:
+                    return await asyncio.get_running_loop().run_in_executor(threads, media_io.load_bytes, content)
                 return await load(self, url, media_io, *args, **kwargs)
             except Exception as error:
                 if not loading.vetoed(error):
@@ -74,7 +82,7 @@ def _is_http(url: str) -> bool:
 
 @contextmanager
 def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
-    attempt = Attempt(url, getattr(connector, "allowed_media_domains", None) or ())
+    attempt = Attempt(url, getattr(connector, "allowed_media_domains", None) or (), joined=True)
     token = ATTEMPT.set(attempt)
     holder: Any = media_io if hasattr(media_io, "decoded_budget") else getattr(media_io, "image_io", None)
     budget = getattr(holder, "decoded_budget", None)
@@ -82,7 +90,8 @@ def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
     if metered is not None:
         holder.decoded_budget = metered
     try:
-        yield _Loading(attempt, getattr(connector, "download_budget", None), metered)
+        seam = getattr(getattr(connector, "connection", None), MARK, None)
+        yield _Loading(attempt, seam, getattr(connector, "download_budget", None), metered)
     finally:
         if metered is not None:
             holder.decoded_budget = budget
@@ -92,10 +101,24 @@ def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
 class _Loading:
     """One call of the connector, with the budgets it charges."""
 
-    def __init__(self, attempt: Attempt, downloads: Any, metered: _Metered | None) -> None:
+    def __init__(self, attempt: Attempt, seam: Seam | None, downloads: Any, metered: _Metered | None) -> None:
         self._attempt = attempt
+        self._seam = seam
         self._downloads = downloads
         self._metered = metered
+
+    def at_hand(self, media_io: Any, *, wait: bool = True) -> bytes | None:
+        """:meth:`.connection.Seam.at_hand`, charged to the request's budget as vLLM does."""
+        if self._seam is None:
+            return None
+        largest = getattr(media_io, "get_max_bytes", lambda: None)()
+        content = self._seam.at_hand(self._attempt, largest, wait=wait)
+        if content is not None and self._downloads is not None:
+            try:
+                self._downloads.charge(len(content))
+            except ValueError:  # in vLLM's own words, then
+                return None
+        return content
 
     def vetoed(self, error: Exception) -> bool:
         """Drop what did not decode. Whether to fetch it once more; then nothing has been charged for it."""

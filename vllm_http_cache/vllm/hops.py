@@ -74,14 +74,26 @@ def first_hop(url: str, headers: Mapping[str, str]) -> Hop:
     :param headers: the caller's, by which those that the clients add are replaced.
     :raises ValueError: it is no HTTP URL, or an ambiguous one.
     """
-    given = {name.lower() for name in headers}
-    fields = Fields([*(line for line in USUAL if line[0].lower() not in given), *headers.items()])
+    target = _address(url)[1]
+    implicit = _authorization(target.userinfo) or _netrc(target.host, _period())
+    return _first_hop(url, tuple(headers.items()), implicit)
+
+
+@lru_cache(maxsize=4096)
+def _first_hop(url: str, headers: tuple[tuple[str, str], ...], implicit: str | None) -> Hop:  # noqa: ARG001 - _hop finds it again
+    given = {name.lower() for name, _ in headers}
+    fields = Fields([*(line for line in USUAL if line[0].lower() not in given), *headers])
     return _hop(*_address(url), fields, explicit="authorization" in fields)
+
+
+def _period() -> int:
+    """Another number every few seconds: what was remembered with the last is forgotten, as is a netrc file then."""
+    return int(time.monotonic()) // NETRC_SECONDS
 
 
 def _hop(url: str, target: Target, fields: Fields, *, explicit: bool) -> Hop:
     if not explicit:
-        implicit = _authorization(target.userinfo) or _netrc(target.host, int(time.monotonic()) // NETRC_SECONDS)
+        implicit = _authorization(target.userinfo) or _netrc(target.host, _period())
         if implicit is not None:
             fields = fields.replaced(("Authorization", implicit))
     return Hop(url, target, Request("GET", recorded_uri(url), fields), explicit)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .connection import Seam
+from .connection import MARK, Seam
 from .connector import wrapped_load, wrapped_load_async
 from .opening import Opening, log_as_vllm
 
 __all__ = ["install"]
 
 CONNECTORS = ("vllm.multimodal.media.connector", "vllm.multimodal.utils")  # homes of MediaConnector; the latter to 0.18
-MARK = "vllm_http_cache"
 
 
 def install() -> None:
@@ -28,7 +27,6 @@ def install() -> None:
     connector = _media_connector()
     load, load_async = connector.load_from_url, connector.load_from_url_async
     seam = Seam(global_http_connection, Opening())
-    setattr(global_http_connection, MARK, seam)
     envs.VLLM_MEDIA_CACHE = ""  # the built-in cache would answer before us; this shadows what vLLM reads at each use
     connector.load_from_url = wrapped_load(load)
     connector.load_from_url_async = wrapped_load_async(load_async)

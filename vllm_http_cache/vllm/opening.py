@@ -33,6 +33,11 @@ class Opening:
                     self._opened = True
         return self._media
 
+    @property
+    def media(self) -> Media | None:
+        """What was opened; None also before the first fetch."""
+        return self._media
+
     async def soon(self) -> Media | None:
         """The same for a task: opening takes a tenth of a second."""
         return self._media if self._opened else await asyncio.to_thread(self)
