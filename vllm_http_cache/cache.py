@@ -31,7 +31,7 @@ from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.target import cache_key, redacted
 from .storage.protocol import Record, Storage
-from .transfers import PulledDownload, PumpedDownload
+from .transfers import PulledDownload, PumpedDownload, Ticker
 from .wire import AsyncSend, Caller, Fetched, Send
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Cache:
         self.hits = Hits(storage, self.options, clock)
         self._downloads: WeakKeyDictionary[Download, str] = WeakKeyDictionary()
         self._background: dict[str, Task | threading.Thread | None] = {}
+        self._ticker = Ticker()
         self._lock = threading.Lock()
         self._closed = False
         _caches.add(self)
@@ -162,7 +163,7 @@ class Cache:
                     case steps.Enter(flight):
                         said = course.enter(flight)
                     case steps.Store():
-                        said = course.store(course.create(step), step, PulledDownload)
+                        said = course.store(course.create(step), step, partial(PulledDownload, self._ticker))
                     case steps.Discard(arrived):
                         with suppress(Exception):
                             if arrived.response.status == NOT_MODIFIED:
@@ -293,6 +294,7 @@ class Cache:
         for work in background:
             if isinstance(work, threading.Thread) and work.ident is not None:
                 work.join(max(0.0, deadline - time.monotonic()))
+        self._ticker.stop(max(0.0, deadline - time.monotonic()))
         self.storage.close()
 
     async def aclose(self) -> None:
@@ -320,6 +322,7 @@ class Cache:
         self.flights.reset()
         self.hits.reset()
         self._background.clear()
+        self._ticker = Ticker()
         self._lock = threading.Lock()
 
     # What an exchange needs of the storage.

@@ -188,10 +188,8 @@ class Course:
         seat = self._seat if step.shareable else None
         length = announced_length(step.arrived.response)
 
-        def publish() -> bool:
-            if seat is not None:
-                writer.publish(self._flight, stored)
-            return seat is not None
+        def publish() -> None:
+            writer.publish(self._flight, stored)
 
         download = kind(
             step.arrived.source,
@@ -199,7 +197,7 @@ class Course:
             None if length is None else prefix + length,
             coding_check(fields) if stored.status != 206 and not prefix else None,
             lambda ref: self._cache.keep(step.key, replace(stored, body=ref)),
-            publish,
+            publish if seat is not None else None,
             seat,
             prefix,
             self._cache.metrics.received if self._cache.metrics else None,

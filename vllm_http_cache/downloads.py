@@ -64,7 +64,7 @@ class Download:
     :param keep: puts the committed body on record.
     :param prefix: octets that are in the writer already.
     :param count: told how many octets came, at the end.
-    :param publish: shows the growing body to other processes, once it turns out to take its time; whether it did.
+    :param publish: shows the growing body to other processes. None: it is for this caller alone.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Download:
         length: int | None,
         coding: CodingCheck | None,
         keep: Callable[[BodyRef], None],
-        publish: Callable[[], bool],
+        publish: Callable[[], None] | None,
         seat: Seat | None,
         prefix: int = 0,
         count: Callable[[int], None] | None = None,
@@ -87,7 +87,7 @@ class Download:
         self._keep = keep
         self._count = count
         self._prefix = prefix
-        self._publish: Callable[[], bool] | None = publish
+        self._publish = publish
         self._seat = seat
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # a cancelled task leaves its thread behind, still writing
@@ -100,7 +100,6 @@ class Download:
         self._disowned = False
         self._error: Broken | None = None
         self._readers: list[Reader] = []
-        self.published = False  # other processes may be reading
         self._clock = clock
         self._began = self._flushed = clock()
 
@@ -208,12 +207,22 @@ class Download:
             return self._received - self._tail_start >= TAIL or self._clock() - self._flushed > PACE
 
     def _flush(self) -> None:
-        """Write the tail."""
+        """Write the tail, and show the body to other processes once it turns out to take its time."""
         with self._writing:
-            if not self._ended:
-                self._write_tail(final=False)
+            if self._ended:
+                return
+            self._write_tail()
+            if self._publish is None or self._writer is None or self._clock() - self._began < PACE:
+                return
+            publish, self._publish = self._publish, None
+            publish()
+            self._go_on_alone()
 
-    def _write_tail(self, *, final: bool) -> None:
+    def _is_due(self) -> bool:
+        """Is there something that :meth:`_flush` would do, once PACE has gone by?"""
+        return not self._ended and (bool(self._tail) or self._publish is not None)
+
+    def _write_tail(self) -> None:
         with self._lock:
             chunks = tuple(self._tail)
         writer = self._writer
@@ -224,9 +233,6 @@ class Download:
             self._coding.feed(data)
         stored = writer.write(data)
         self._flushed = self._clock()
-        if self._publish is not None and not final and self._flushed - self._began > PACE:
-            self.published = self._publish()
-            self._publish = None
         with self._lock:
             if stored:
                 self._tail_start += len(data)
@@ -254,7 +260,7 @@ class Download:
             self._abort(Broken(f"{self._received} octets came where {self.length} were announced"))
             return
         try:
-            self._write_tail(final=True)
+            self._write_tail()
             if self._writer is not None:
                 self._keep_or_not(self._writer)
         except Exception:  # the octets are whole all the same
@@ -318,6 +324,9 @@ class Download:
         bell = TaskBell()
         if self._hang(reader, bell) and not await bell.wait(caller.timeout):
             raise caller.timed_out()
+
+    def _go_on_alone(self) -> None:
+        """Other processes may be reading now, and they cannot ask for more."""
 
     def _cancel(self) -> None:
         """Nobody reads any more."""

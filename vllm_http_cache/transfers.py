@@ -19,7 +19,48 @@ from .loops import Task, TaskBell, ThreadBell, in_thread, spawn
 if TYPE_CHECKING:
     from .wire import AsyncSource, Caller, Source
 
-__all__ = ["PulledDownload", "PumpedDownload"]
+__all__ = ["PulledDownload", "PumpedDownload", "Ticker"]
+
+
+class Ticker:
+    """Has pulled downloads write what has come when nothing comes after it: other processes may be waiting.
+
+    One thread for all, while there are any. (A pumped download has a task for that.)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._downloads: list[PulledDownload] = []
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    def watch(self, download: PulledDownload) -> None:
+        """Look at it every PACE seconds until it has ended."""
+        with self._lock:
+            if self._stopped.is_set() or download in self._downloads:
+                return
+            self._downloads.append(download)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="vllm-http-cache ticker", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(PACE):
+            with self._lock:
+                watched = tuple(self._downloads)
+                if not watched:
+                    self._thread = None
+                    return
+            for download in watched:
+                if not download.tick():
+                    with self._lock:
+                        self._downloads.remove(download)
+
+    def stop(self, seconds: float) -> None:
+        """End the thread; wait for it so long at most."""
+        self._stopped.set()
+        if (thread := self._thread) is not None:
+            thread.join(seconds)
 
 
 class PulledDownload(Download):
@@ -29,12 +70,12 @@ class PulledDownload(Download):
     a thread pulls, so that each waits no longer than it wants to.
     """
 
-    def __init__(self, source: Source, *rest: Any) -> None:
-        super().__init__(*rest)
+    def __init__(self, ticker: Ticker, source: Source, *rest: Any, **more: Any) -> None:
+        super().__init__(*rest, **more)
+        self._ticker = ticker
         self._source = source
         self._pulling = threading.Lock()
         self._owner: Reader | None = None
-        self._run_on: threading.Thread | None = None
 
     def attach(self) -> Reader | None:
         reader = super().attach()
@@ -89,14 +130,22 @@ class PulledDownload(Download):
             if not chunk:
                 self._finish()
                 self._source.close()
-            elif self._receive(chunk):
+                return
+            if self._receive(chunk):
                 self._flush()
-                if self.published and self._run_on is None:
-                    self._run_on = threading.Thread(target=self._pull_on, name="vllm-http-cache download", daemon=True)
-                    self._run_on.start()
+            if self._publish is not None:
+                self._ticker.watch(self)
+
+    def tick(self) -> bool:
+        """Write what has come when nothing comes after it. False: there will be nothing more to write."""
+        if self._is_due():
+            self._flush()
+        return not self._ended and self._writer is not None
+
+    def _go_on_alone(self) -> None:
+        threading.Thread(target=self._pull_on, name="vllm-http-cache download", daemon=True).start()
 
     def _pull_on(self) -> None:
-        """Pull without waiting for readers: those in other processes cannot pull."""
         with self._pulling:
             while not self._ended and not self._deserted and self._writer is not None:
                 self._receive_one()
@@ -142,9 +191,9 @@ class PumpedDownload(Download):
         error: Broken | None = Broken("the event loop that was receiving this body has ended")
         try:
             while chunk := await self._source.read():
-                if not self._receive(chunk):
-                    self._ticker = self._ticker or spawn(self._tick)
-                else:
+                if self._publish is not None and self._ticker is None:
+                    self._ticker = spawn(self._tick)
+                if self._receive(chunk):
                     if self._writer is not None:
                         await in_thread(self._flush)
                     if self._writer is None:
@@ -168,7 +217,7 @@ class PumpedDownload(Download):
         """Write what has come when nothing comes after it: other processes may be waiting."""
         while not self._ended and self._writer is not None:
             await anyio.sleep(PACE)
-            if self._tail:
+            if self._is_due():
                 await in_thread(self._flush)
 
     async def _wait_for_room(self) -> None:

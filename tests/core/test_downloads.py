@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import anyio
 import pytest
 
 from tests.core.memory import MemoryStorage
+from tests.storage.helpers import eventually
 from vllm_http_cache.coding import CodingCheck
 from vllm_http_cache.downloads import TAIL, Broken, Download, Reader
 from vllm_http_cache.rfc9111.message import BodyRef
-from vllm_http_cache.transfers import PulledDownload, PumpedDownload
+from vllm_http_cache.transfers import PulledDownload, PumpedDownload, Ticker
 from vllm_http_cache.wire import Caller
 
 
@@ -71,16 +73,23 @@ class Kept:
     def __init__(self) -> None:
         self.storage = MemoryStorage()
         self.refs: list[BodyRef] = []
+        self.ticker = Ticker()
+        self.shown = 0
 
-    def pulled(self, source: Source, length: int | None = None, coding: CodingCheck | None = None) -> PulledDownload:
-        return PulledDownload(source, *self._rest(length, coding))
+    def pulled(
+        self, source: Source, length: int | None = None, coding: CodingCheck | None = None, **more: Any
+    ) -> PulledDownload:
+        return PulledDownload(self.ticker, source, *self._rest(length, coding), **more)
 
     def pumped(self, source: AsyncSource, length: int | None = None) -> PumpedDownload:
         return PumpedDownload(source, *self._rest(length, None))
 
     def _rest(self, length: int | None, coding: CodingCheck | None) -> tuple[object, ...]:
         writer = self.storage.create_body("k", length)
-        return writer, length, coding, self.refs.append, lambda: False, None
+        return writer, length, coding, self.refs.append, self._show, None
+
+    def _show(self) -> None:
+        self.shown += 1
 
     @property
     def bodies(self) -> list[bytes]:
@@ -88,8 +97,10 @@ class Kept:
 
 
 @pytest.fixture
-def kept() -> Kept:
-    return Kept()
+def kept() -> Iterator[Kept]:
+    kept = Kept()
+    yield kept
+    kept.ticker.stop(5)
 
 
 def attached(download: Download) -> Reader:
@@ -218,6 +229,37 @@ def test_memory_holds_no_more_than_the_tail_and_a_chunk(kept: Kept) -> None:
             pass
         assert sum(map(len, download._tail)) < TAIL + len(CHUNKS[0])
     download.detach(slow)
+
+
+class Pausing(Source):
+    """Gives its first chunk at once, and the rest when it may."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        super().__init__(chunks)
+        self.go_on = threading.Event()
+
+    def read(self) -> bytes:
+        if self.given:
+            assert self.go_on.wait(10)
+        return super().read()
+
+
+@pytest.mark.parametrize("first", [10, TAIL + 1])
+def test_what_pauses_is_shown_to_other_processes(kept: Kept, first: int) -> None:
+    source = Pausing([b"x" * first, b"rest"])
+    download = kept.pulled(source)
+    reader = attached(download)
+    download.wait(reader, Caller())
+    assert eventually(lambda: kept.shown)
+    assert not download._tail
+    source.go_on.set()
+    assert read_all(download, reader) == b"x" * first + b"rest"
+
+
+def test_what_is_quickly_whole_is_not(kept: Kept) -> None:
+    download = kept.pulled(Source([b"x" * (TAIL + 1), b"rest"]), clock=lambda: 0.0)
+    read_all(download, attached(download))
+    assert (len(kept.refs), kept.shown) == (1, 0)
 
 
 def test_when_the_last_reader_leaves_the_source_is_closed_and_nothing_kept(kept: Kept) -> None:

@@ -1,7 +1,7 @@
-"""One process of many on one folder: ``python -m tests.processes.worker FOLDER URL CALLERS``.
+"""One process of many on one folder: ``python -m tests.processes.worker FOLDER URL CALLERS tasks|threads``.
 
-Says ``ready``; at a line on standard input asks for the URL as CALLERS tasks at once; says ``first`` with the first
-octets that one of them gets, and at the end one line of JSON: the digests of the bodies, and the errors.
+Says ``ready``; at a line on standard input asks for the URL as CALLERS at once; says ``first`` with the first octets
+that one of them gets, and at the end one line of JSON: the digests of the bodies, and the errors.
 """
 
 from __future__ import annotations
@@ -9,46 +9,92 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import httpx
 
 from vllm_http_cache import Cache, FileStorage
-from vllm_http_cache.httpx import AsyncCacheTransport
+from vllm_http_cache.httpx import AsyncCacheTransport, CacheTransport
+
+LIMITS = httpx.Limits(max_connections=None)
 
 
-async def main(folder: str, url: str, callers: int) -> None:
-    digests: set[str] = set()
-    errors: list[str] = []
-    first = True
-    limits = httpx.Limits(max_connections=None)
+class Heard:
+    """What the callers of this process got."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._first = True
+        self.digests: set[str] = set()
+        self.errors: list[str] = []
+
+    def octets(self) -> None:
+        with self._lock:
+            if self._first:
+                self._first = False
+                print("first", flush=True)
+
+    def report(self) -> None:
+        print(json.dumps({"digests": sorted(self.digests), "errors": self.errors}), flush=True)
+
+
+async def tasks(folder: str, url: str, callers: int, heard: Heard) -> None:
     async with (
         Cache(FileStorage(folder)) as cache,
-        httpx.AsyncClient(transport=AsyncCacheTransport(httpx.AsyncHTTPTransport(limits=limits), cache)) as client,
+        httpx.AsyncClient(transport=AsyncCacheTransport(httpx.AsyncHTTPTransport(limits=LIMITS), cache)) as client,
     ):
 
         async def one() -> None:
-            nonlocal first
             digest = hashlib.sha256()
             try:
                 async with client.stream("GET", url, timeout=20) as response:
                     async for chunk in response.aiter_raw():
-                        if first:
-                            first = False
-                            print("first", flush=True)
+                        heard.octets()
                         digest.update(chunk)
             except httpx.HTTPError as error:
-                errors.append(repr(error))
+                heard.errors.append(repr(error))
             else:
-                digests.add(digest.hexdigest())
+                heard.digests.add(digest.hexdigest())
 
         print("ready", flush=True)
         await anyio.to_thread.run_sync(sys.stdin.readline)
-        async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as group:
             for _ in range(callers):
-                tasks.start_soon(one)
-    print(json.dumps({"digests": sorted(digests), "errors": errors}), flush=True)
+                group.start_soon(one)
+
+
+def threads(folder: str, url: str, callers: int, heard: Heard) -> None:
+    with (
+        Cache(FileStorage(folder)) as cache,
+        httpx.Client(transport=CacheTransport(httpx.HTTPTransport(limits=LIMITS), cache)) as client,
+        ThreadPoolExecutor(callers) as pool,
+    ):
+
+        def one() -> None:
+            digest = hashlib.sha256()
+            try:
+                with client.stream("GET", url, timeout=20) as response:
+                    for chunk in response.iter_raw():
+                        heard.octets()
+                        digest.update(chunk)
+            except httpx.HTTPError as error:
+                heard.errors.append(repr(error))
+            else:
+                heard.digests.add(digest.hexdigest())
+
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(callers):
+            pool.submit(one)
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    heard = Heard()
+    folder, url, callers, kind = sys.argv[1:]
+    if kind == "tasks":
+        anyio.run(tasks, folder, url, int(callers), heard)
+    else:
+        threads(folder, url, int(callers), heard)
+    heard.report()

@@ -114,7 +114,10 @@ def test_text_and_json(plugin: Plugin, origin: Origin) -> None:
         assert asyncio.run(connection.async_get_json(data)) == {"a": [1]}
         with pytest.raises(aiohttp.ContentTypeError):
             asyncio.run(connection.async_get_json(page))
-    assert (origin.count("/text"), origin.count("/json")) == (1, 1)  # of /page nothing is read, so perhaps nothing stored
+    assert (origin.count("/text"), origin.count("/json")) == (
+        1,
+        1,
+    )  # of /page nothing is read, so perhaps nothing stored
 
 
 def test_files(plugin: Plugin, origin: Origin, tmp_path: Path) -> None:
