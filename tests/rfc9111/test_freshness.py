@@ -233,3 +233,26 @@ def test_what_forbids_to_serve_stale(value: str, shared: bool, private: bool) ->
     stored = kept(f"Cache-Control: {value}")
     assert may_be_stale(stored, SHARED) is shared
     assert may_be_stale(stored, PRIVATE) is private
+
+
+@pytest.mark.parametrize(
+    "lines, rule",
+    [
+        (("Cache-Control: no-cache",), "no-cache: never used without validation (RFC 9111 section 5.2.2.4)"),
+        (("Cache-Control: s-maxage=5",), "s-maxage (RFC 9111 section 5.2.2.10)"),
+        (("Cache-Control: max-age=5",), "max-age (RFC 9111 section 5.2.2.1)"),
+        ((f"Expires: {date(5)}",), "Expires (RFC 9111 section 5.3)"),
+        (("Expires: 0",), "Expires is not a date, so already expired (RFC 9111 section 5.3)"),
+        ((LM,), "heuristic: a share of the time since Last-Modified (RFC 9111 section 4.2.2)"),
+        ((), "no lifetime stated, and no ground for a heuristic one (RFC 9111 section 4.2.2)"),
+    ],
+)
+def test_the_rule_names_field_and_section(lines: tuple[str, ...], rule: str) -> None:
+    assert lifetime(kept(*lines), SHARED).rule == rule
+
+
+def test_two_digits_of_a_year_are_read_as_of_the_receipt() -> None:
+    """RFC 9110 section 5.6.7: not more than 50 years ahead. The response came in 1994."""
+    assert date_value(kept("Date: Sunday, 06-Nov-94 08:49:30 GMT")) == T - 7
+    assert seconds("Expires: Sunday, 06-Nov-94 08:49:47 GMT") == 10
+    assert seconds("Last-Modified: Sunday, 06-Nov-94 08:48:37 GMT") == 6

@@ -24,3 +24,7 @@ from .make import fields, kept
 )
 def test_a_strong_tag_and_the_same_form_vouch_for_the_octets(status: int, lines: list[str], same: bool) -> None:
     assert same_representation(kept('ETag: "1"'), Response(status, fields(*lines))) is same
+
+
+def test_coded_octets_are_not_those_of_the_uncoded() -> None:
+    assert not same_representation(kept('ETag: "1"', "Content-Encoding: gzip"), Response(200, fields('ETag: "1"')))

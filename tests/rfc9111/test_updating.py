@@ -112,6 +112,8 @@ def test_a_completed_response() -> None:
     )
     assert (whole.status, whole.reason, whole.first, whole.complete_length, whole.body) == (200, "OK", 0, None, None)
     assert (whole.response_time, whole.confirmed) == (T + 9, T + 9)
+    undated = completed(first, replace(rest, fields=fields("A: 2")), 10, SHARED)
+    assert undated.fields.get("date") == date(9)
     listed = completed(
         part("0-4/10", "A: 1"), part("5-9/10", "Connection: a", 'Cache-Control: no-cache="a"'), 10, SHARED
     )

@@ -178,6 +178,7 @@ def test_the_language_liked_best_is_not_enough_where_more_varies() -> None:
         ("gzip", "gzip;q=0.001", True),
         ("gzip", "", False),
         ("gzip", "br", False),
+        ("x-gzip", "br", False),
         ("gzip, br", "gzip", False),
         ("gzip, br", "br, gzip", True),
         ("zstd", "gzip, deflate", False),

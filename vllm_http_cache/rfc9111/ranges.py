@@ -53,7 +53,7 @@ def holds_whole(stored: StoredResponse) -> bool:
 
 def has_what_is_wanted(request: Request, stored: StoredResponse) -> bool:
     """Does the stored body suffice to answer *request* (RFC 9111 section 3.3)?"""
-    return holds_whole(stored) if request.method == "HEAD" else locate(request, stored) != "absent"
+    return locate(request, stored) != "absent"
 
 
 def locate(request: Request, stored: StoredResponse) -> Span | Literal["whole", "nowhere", "absent"]:
