@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.core.memory import MemoryStorage
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from vllm_http_cache import Cache, CacheOptions
+from vllm_http_cache.bodies import TURN
+from vllm_http_cache.cache import AT_HAND
+from vllm_http_cache.downloads import CHUNK
 from vllm_http_cache.rfc9111.message import Request
 from vllm_http_cache.wire import Caller, Fetched
 
@@ -462,3 +466,71 @@ def test_a_body_thrown_away_unread_stops_its_download(cache: Cache, storage: Mem
     del fetched
     fetch(cache, origin, get("http://origin.test/other"))
     assert origin.bodies[0].closed and nothing_left(cache, storage)
+
+
+def test_a_small_fresh_hit_is_at_hand_whole(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
+    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * 300_000, b"y" * 300_000]))
+    assert cache.at_hand(get()) is None
+    body = fetch(cache, origin)
+    at_hand = cache.at_hand(get())
+    assert at_hand is not None
+    assert (at_hand.body, status(at_hand)) == (body, status(cache.fetch(get(), origin.send)))
+    at_hand.refuse()
+    assert cache.at_hand(get()) is None
+    fetch(cache, origin)
+    clock.now += 60
+    assert cache.at_hand(get()) is None
+    assert nothing_left(cache, storage)
+
+
+def test_no_damaged_large_or_distant_hit_is_at_hand(cache: Cache, storage: MemoryStorage) -> None:
+    large = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * AT_HAND, b"x"]))
+    fetch(cache, large)
+    assert cache.at_hand(get()) is None
+    cache.forget(get().uri)
+    origin = Origin(ok(cache_control="max-age=60"))
+    fetch(cache, origin)
+    storage.slow = True
+    with pytest.raises(BlockingIOError):
+        cache.at_hand(get(), wait=False)
+    assert cache.at_hand(get()) is not None
+    storage.damaged_from = 0
+    assert cache.at_hand(get()) is None
+    storage.damaged_from = None
+    assert cache.at_hand(get()) is None  # it has been dropped
+    assert storage.open_readers == 0
+
+
+@pytest.mark.anyio
+async def test_others_have_their_turn_while_much_is_read(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * CHUNK] * 16))
+    await afetch(cache, origin)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    fetched = await cache.afetch(get(), origin.asend)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        while await fetched.body.read():
+            pass
+        assert turns >= 16 * CHUNK // TURN - 1
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_what_is_ready_ends_with_the_turn(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * CHUNK] * 16))
+    await afetch(cache, origin)
+    fetched = await cache.afetch(get(), origin.asend)
+    octets = 0
+    while data := fetched.body.ready():
+        octets += len(data)
+    assert (data, octets) == (None, TURN)
+    while data := await fetched.body.read():
+        octets += len(data)
+    assert octets == 16 * CHUNK

@@ -44,6 +44,12 @@ def test_one_validation_serves_the_next_minute_in_every_process(
     assert origin.count() == 2
 
 
+def test_validations_share_a_connection(client: Client, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields={"Cache-Control": "no-cache", "ETag": '"1"'}, body=b"one"), Answer(304))
+    assert [client.get(url).body for _ in range(10)] == [b"one"] * 10
+    assert (origin.count(), origin.accepted) == (10, 1)
+
+
 @pytest.mark.parametrize(
     "name, value",
     [

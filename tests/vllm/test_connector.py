@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 pytest.importorskip("vllm.connections")
 
+from vllm.connections import HTTPConnection
+from vllm.connections import global_http_connection as connection
 from vllm.exceptions import VLLMUnprocessableEntityError
 from vllm.multimodal.media import MediaConnector
 
@@ -100,6 +103,65 @@ def test_together(plugin: Plugin, origin: Origin) -> None:
 
     assert len(asyncio.run(together())) == 20
     assert origin.count() == 1
+
+
+class Taking:
+    """A consumer that takes so many octets; keeps them, and where it got them."""
+
+    def __init__(self, octets: int | None = None) -> None:
+        self._octets = octets
+
+    def get_max_bytes(self) -> int | None:
+        return self._octets
+
+    def load_bytes(self, data: bytes) -> bytes:
+        self.thread = threading.current_thread()
+        return data
+
+
+def test_a_small_hit_does_not_pass_vllms_connection(
+    plugin: Plugin, origin: Origin, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.start()
+    url = origin.on("/a", Answer(fields=FRESH, body=b"octets"))
+    assert fetch.load(url, Taking()) == b"octets"
+    for name in ("get_bytes", "async_get_bytes"):
+        monkeypatch.setattr(connection, name, None)
+    taking = Taking()
+    assert fetch.load(url, taking) == b"octets"
+    if fetch.asynchronous:  # a consumer may take its time, so a task has a thread for it
+        assert taking.thread is not threading.current_thread()
+
+
+def test_a_hit_is_held_to_the_consumers_limit(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
+    plugin.start()
+    url = origin.on("/a", Answer(fields=FRESH, body=b"octets"))
+    assert fetch.load(url, Taking(6)) == b"octets"
+    assert fetch.load(url, Taking(6)) == b"octets"
+    with pytest.raises(ValueError, match="5"):
+        fetch.load(url, Taking(5))
+    assert origin.count() == 1
+
+
+def test_a_hit_is_held_to_the_allowed_domains(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
+    plugin.start()
+    url = origin.on("/a.png", Answer(fields=FRESH, body=picture(1)))
+    assert fetch.grey(url) == fetch.grey(url, allowed_media_domains=["127.0.0.1"]) == 1
+    with pytest.raises(ValueError, match="allowed domains"):
+        fetch("image", url, allowed_media_domains=["good.test"])
+
+
+def test_a_connection_of_the_users_own_is_not_answered(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
+    class Own(HTTPConnection):
+        def get_bytes(self, *_: Any, **__: Any) -> bytes:
+            return picture(2)
+
+        async def async_get_bytes(self, *_: Any, **__: Any) -> bytes:
+            return picture(2)
+
+    plugin.start()
+    url = origin.on("/a.png", Answer(fields=FRESH, body=picture(1)))
+    assert [fetch.grey(url), fetch.grey(url), fetch.grey(url, connection=Own())] == [1, 1, 2]
 
 
 # C42: what is refused, and as what.
