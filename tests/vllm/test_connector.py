@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("vllm.connections")
 
-from vllm.connections import HTTPConnection
+from vllm.connections import HTTPConnection, HTTPResponseSizeExceededError
 from vllm.connections import global_http_connection as connection
 from vllm.exceptions import VLLMUnprocessableEntityError
 from vllm.multimodal.media import MediaConnector
@@ -138,7 +138,7 @@ def test_a_hit_is_held_to_the_consumers_limit(plugin: Plugin, origin: Origin, fe
     url = origin.on("/a", Answer(fields=FRESH, body=b"octets"))
     assert fetch.load(url, Taking(6)) == b"octets"
     assert fetch.load(url, Taking(6)) == b"octets"
-    with pytest.raises(ValueError, match="5"):
+    with pytest.raises(HTTPResponseSizeExceededError, match="5 bytes"):
         fetch.load(url, Taking(5))
     assert origin.count() == 1
 
