@@ -1,9 +1,12 @@
-"""Whether a content coding came to its end: a gzip body cut short inside whole framing is not whole."""
+"""Whether a content coding came to its end: a coded body cut short inside whole framing is not whole."""
 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .rfc9111.fields import members
 
 if TYPE_CHECKING:
     from .rfc9111.message import Fields
@@ -12,40 +15,146 @@ __all__ = ["CodingCheck", "coding_check"]
 
 OUTPUT = 64 * 1024  # octets decoded at once, and thrown away
 LIMIT = 1024 * 1024 * 1024  # octets of decoded content beyond which a body is taken for a bomb and not stored
+SLICE = 256  # coded octets given at once to a decoder without a bound; of zstd no more than 8 MiB come of them
+
+
+class Decoder(Protocol):
+    """One content coding being undone. What is wrong with the octets raises an error of the decoder's own."""
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """What the next coded octets are, in pieces of bounded size."""
+
+    def finished(self) -> bool:
+        """Is what came so far whole?"""
 
 
 class CodingCheck:
-    """Decodes as the body passes and keeps nothing of it."""
+    """Decodes as the body passes and keeps nothing of it.
 
-    def __init__(self) -> None:
-        self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: gzip or zlib, as the header says
+    :param decoders: in the order in which they are undone.
+    """
+
+    def __init__(self, decoders: Sequence[Decoder]) -> None:
+        self._decoders = decoders
         self._octets = 0
-        self._bare = False
         self._damaged = False
 
     def feed(self, data: bytes) -> None:
         """Take the next octets of the coded body."""
-        while data and not self._damaged:
-            if self._decoder.eof:  # gzip members may follow one another
-                self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-            try:
-                self._octets += len(self._decoder.decompress(data, OUTPUT))
-            except zlib.error:
-                if self._octets or self._bare:
+        if self._damaged:
+            return
+        try:
+            for piece in self._decoded(data, self._decoders):
+                self._octets += len(piece)
+                if self._octets > LIMIT:
                     self._damaged = True
                     return
-                self._bare = True  # deflate without its zlib wrapper, which clients decode too
-                self._decoder = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
-                continue
-            data = self._decoder.unconsumed_tail or self._decoder.unused_data
-            self._damaged = self._octets > LIMIT
+        except Exception:  # each decoder has errors of its own
+            self._damaged = True
+
+    def _decoded(self, data: bytes, decoders: Sequence[Decoder]) -> Iterator[bytes]:
+        if not decoders:
+            yield data
+            return
+        for piece in decoders[0].pieces(data):
+            yield from self._decoded(piece, decoders[1:])
 
     def finished(self) -> bool:
         """Whether what was fed is a whole coded body."""
-        return self._decoder.eof and not self._damaged
+        return not self._damaged and all(decoder.finished() for decoder in self._decoders)
+
+
+class _Zlib:
+    """gzip, in any number of members, and deflate, in its zlib wrapping or, as some have it, bare."""
+
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: gzip or zlib, as the header says
+        self._begun = False
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            if self._decoder.eof:
+                self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+            try:
+                piece = self._decoder.decompress(data, OUTPUT)
+            except zlib.error:
+                if self._begun:
+                    raise
+                self._begun = True
+                self._decoder = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+                continue
+            self._begun = True
+            yield piece
+            data = self._decoder.unconsumed_tail or self._decoder.unused_data
+
+    def finished(self) -> bool:
+        return self._decoder.eof
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        from brotli import Decompressor
+
+        self._decoder = Decompressor()
+        self._decoder.process(b"", output_buffer_limit=OUTPUT)  # a TypeError before 1.2
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        while piece := self._decoder.process(data, output_buffer_limit=OUTPUT):
+            yield piece
+            data = b""
+
+    def finished(self) -> bool:
+        return bool(self._decoder.is_finished())
+
+
+class _Zstd:
+    """zstd, in any number of frames, by whichever library the clients have for it."""
+
+    def __init__(self) -> None:
+        self._new = _zstd_decompressor()
+        self._decoder = self._new()
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        for start in range(0, len(data), SLICE):
+            rest = data[start : start + SLICE]
+            while rest:
+                if self._decoder.eof:
+                    self._decoder = self._new()
+                yield self._decoder.decompress(rest)
+                rest = self._decoder.unused_data if self._decoder.eof else b""
+
+    def finished(self) -> bool:
+        return bool(self._decoder.eof)
+
+
+def _zstd_decompressor() -> Callable[[], Any]:
+    try:
+        from compression.zstd import ZstdDecompressor  # Python 3.14
+    except ImportError:
+        try:
+            from backports.zstd import ZstdDecompressor
+        except ImportError:
+            from zstandard import ZstdDecompressor as Zstandard
+
+            return lambda: Zstandard().decompressobj()
+    decompressor: Callable[[], Any] = ZstdDecompressor
+    return decompressor
+
+
+DECODERS: dict[str, Callable[[], Decoder]] = {
+    "gzip": _Zlib,
+    "x-gzip": _Zlib,
+    "deflate": _Zlib,
+    "br": _Brotli,
+    "zstd": _Zstd,
+}
 
 
 def coding_check(fields: Fields) -> CodingCheck | None:
-    """The check for a response's content coding; None when there is none, or none that can be checked here."""
-    coding = (fields.get("content-encoding") or "").strip().lower()
-    return CodingCheck() if coding in ("gzip", "x-gzip", "deflate") else None
+    """The check for a response's content codings; None when there are none, or one that cannot be checked here."""
+    codings = [coding.lower() for coding in members(fields.get("content-encoding") or "")]
+    try:
+        decoders = [DECODERS[coding]() for coding in reversed(codings) if coding != "identity"]
+    except (KeyError, ImportError, TypeError):
+        return None
+    return CodingCheck(decoders) if decoders else None

@@ -17,12 +17,13 @@ import anyio
 from . import steps
 from .boarding import Boarding
 from .bodies import DownloadSupply, EmptySupply, ForeignSupply, StoredSupply, Supply
-from .coding import coding_check
+from .coding import CodingCheck, coding_check
 from .downloads import CHUNK, Download
 from .flights import Seat
 from .loops import TaskBell, ThreadBell, in_a_loop
 from .rfc9111.framing import announced_length
 from .rfc9111.message import StoredResponse
+from .rfc9111.ranges import holds_whole
 from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
 from .storage.protocol import BodyDamaged, BodyWriter
@@ -53,6 +54,7 @@ class Course:
         self._source: Any = None  # a body on the wire that is nobody's yet
         self._supply: Supply | None = None  # what would be handed out
         self._writer: BodyWriter | None = None
+        self._coding: CodingCheck | None = None
         self._led = False  # what is handed out is this exchange's own download
         self._over = False
         self._lock = threading.Lock()
@@ -149,6 +151,7 @@ class Course:
             return None
         prefix = _prefix(step)
         length = announced_length(step.arrived.response)
+        self._coding = coding_check(step.stored.fields) if holds_whole(step.stored) else None
         writer = self._cache.storage.create_body(step.key, None if length is None else prefix + length)
         if writer is None:
             return None
@@ -171,6 +174,8 @@ class Course:
             while data := reader.read(offset, CHUNK):
                 if not writer.write(data):
                     return False
+                if self._coding is not None:
+                    self._coding.feed(data)
                 offset += len(data)
         except BodyDamaged:
             return False
@@ -184,7 +189,7 @@ class Course:
         """Start the download and let the followers join it."""
         if writer is None:
             return None if step.part else (step.arrived.source, False)
-        stored, fields, prefix = step.stored, step.arrived.response.fields, _prefix(step)
+        stored, prefix = step.stored, _prefix(step)
         seat = self._seat if step.shareable else None
         length = announced_length(step.arrived.response)
 
@@ -195,7 +200,7 @@ class Course:
             step.arrived.source,
             writer,
             None if length is None else prefix + length,
-            coding_check(fields) if stored.status != 206 and not prefix else None,
+            self._coding,
             lambda ref: self._cache.keep(step.key, replace(stored, body=ref)),
             publish if seat is not None else None,
             seat,

@@ -30,7 +30,7 @@ def codings() -> dict[str, bytes]:
         "Deflate": raw.compress(TEXT) + raw.flush(),  # as some servers do
     }
     if find_spec("brotli"):
-        import brotli  # type: ignore[import-untyped]
+        import brotli
 
         coded["br"] = brotli.compress(TEXT)
     return coded

@@ -152,7 +152,7 @@ def test_a_hit_is_held_to_the_allowed_domains(plugin: Plugin, origin: Origin, fe
 
 
 def test_a_connection_of_the_users_own_is_not_answered(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
-    class Own(HTTPConnection):
+    class Own(HTTPConnection):  # type: ignore[misc]
         def get_bytes(self, *_: Any, **__: Any) -> bytes:
             return picture(2)
 
