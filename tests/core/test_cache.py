@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import threading
 from collections.abc import Iterator
@@ -534,3 +535,24 @@ async def test_what_is_ready_ends_with_the_turn(cache: Cache, storage: MemorySto
     while data := await fetched.body.read():
         octets += len(data)
     assert octets == 16 * CHUNK
+
+
+@pytest.mark.parametrize("missing", [0, 8])
+def test_parts_that_make_a_coded_body_must_make_a_whole_one(cache: Cache, storage: MemoryStorage, missing: int) -> None:
+    coded = gzip.compress(b"hello" * 1000)
+    coded = coded[: len(coded) - missing]
+    fields = {"Cache-Control": "max-age=60", "ETag": '"1"', "Content-Encoding": "gzip"}
+
+    def answer(request: Request) -> Answer:
+        asked = request.fields.get("range")
+        if asked is None:
+            return 200, fields, [coded]
+        first, last = (int(number or len(coded) - 1) for number in asked.removeprefix("bytes=").split("-"))
+        return 206, {**fields, "Content-Range": f"bytes {first}-{last}/{len(coded)}"}, [coded[first : last + 1]]
+
+    origin = Origin(answer)
+    fetch(cache, origin, get(Range="bytes=0-9"))
+    assert fetch(cache, origin) == coded
+    assert "range" in origin.asked[1].fields
+    assert (coded in storage.bodies.values()) is (missing == 0)
+    assert ("hit" in status(cache.fetch(get(), origin.send))) is (missing == 0)

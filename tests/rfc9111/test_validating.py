@@ -89,6 +89,7 @@ def test_a_range_is_validated_by_tags_alone() -> None:
 
 def test_the_rest_of_a_first_part() -> None:
     assert added(get("Foo: 1"), part("0-4/10", ONE, LM)) == ["Range: bytes=5-", 'If-Range: "1"']
+    assert added(get(), part("0-8/10", ONE)) == ["Range: bytes=9-", 'If-Range: "1"']
     assert added(get(), part("0-4/*", ONE)) == ["Range: bytes=5-", 'If-Range: "1"']
     assert added(get(), part("0-4/10", TWO)) == ["Range: bytes=5-"]
     assert added(get(), part("0-4/10")) == ["Range: bytes=5-"]

@@ -63,8 +63,7 @@ def _parts(value: str) -> tuple[int, int, int, int, int, int] | None:
             if year < 100 and len(found["year"]) == 4:
                 return None  # the first century: no origin was there, and it would pass for two digits
             month = _MONTHS.index(found["month"].lower()) + 1
-            parts = (year, month, int(found["day"]), int(found["hour"]), int(found["minute"]), int(found["second"]))
-            return parts if _seconds(parts[0] if parts[0] >= 100 else 2000, *parts[1:]) is not None else None
+            return year, month, int(found["day"]), int(found["hour"]), int(found["minute"]), int(found["second"])
     return None
 
 
