@@ -109,6 +109,14 @@ def stress(session: nox.Session) -> None:
 
 
 @nox.session(default=False, allow_parallel=False)
+def fuzz(session: nox.Session) -> None:
+    """Records, archives and whole folders come to harm, some thousand times: ``-- --hypothesis-seed=7``."""
+    install(session, EVERYTHING, "tests")
+    fuzzed = ("tests/storage/test_records.py", "tests/storage/test_fuzz.py")
+    session.run("python", "-m", "pytest", "--hypothesis-profile=fuzz", *fuzzed, *session.posargs)
+
+
+@nox.session(default=False, allow_parallel=False)
 def soak(session: nox.Session) -> None:
     """All clients before an origin that misbehaves, for a minute: ``-- --seconds 300 --seed 7``."""
     install(session, EVERYTHING, "tests")

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from vllm_http_cache.storage.files import FileStorage
 
 Make = Callable[..., FileStorage]
+
+settings.register_profile("fuzz", max_examples=3000, deadline=None)
 
 
 class Clock:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import struct
 from dataclasses import dataclass
-from errno import EISDIR, ELOOP, ENOTDIR, ENXIO, ESPIPE
+from errno import EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, ESPIPE
 
 __all__ = ["Device", "allocate_exactly", "file_system", "is_no_file", "is_remote", "shut"]
 
@@ -73,8 +73,8 @@ def allocate_exactly(folder: int, block: int) -> None:
 
 
 def is_no_file(error: OSError) -> bool:
-    """Whether something else is in the place of a file: a folder, a pipe, a link."""
-    return error.errno in {EISDIR, ELOOP, ENOTDIR, ENXIO, ESPIPE}
+    """Whether there is none, or something else in the place of a file: a folder, a pipe, a link."""
+    return error.errno in {EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, ESPIPE}
 
 
 def shut(fd: int) -> None:

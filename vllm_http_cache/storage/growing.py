@@ -76,11 +76,9 @@ def withdraw_dead(home: Home) -> None:
 
 
 def _announced(home: Home, flight: str) -> tuple[str, StoredResponse] | None:
+    fd = -1
     try:
         fd = home.open(f"growing/{flight}", os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
         return decode_growing(read_file(fd, LARGEST, 0, extra=1), flight)
     except OSError as error:
         if is_no_file(error):

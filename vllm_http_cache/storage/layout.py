@@ -23,7 +23,7 @@ from collections.abc import Callable
 from errno import ENOTDIR, EPERM
 from typing import TypeVar
 
-from .devices import Device, allocate_exactly, file_system, is_remote, shut
+from .devices import Device, allocate_exactly, file_system, is_no_file, is_remote, shut
 
 __all__ = ["FOLDERS", "FORMAT", "OWN", "Home", "arrive", "file_path", "is_body", "is_key", "is_temporary"]
 
@@ -119,7 +119,14 @@ class Home:
 
     def open(self, path: str, flags: int) -> int:
         """Open a file of the cache. No link is followed, and opening a pipe does not wait."""
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, dir_fd=self.fd)
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
+        except OSError as error:
+            if not (flags & os.O_CREAT and is_no_file(error)):
+                raise
+            self.unlink(path)
+            fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
         if self.group and flags & os.O_CREAT:
             self._share(fd)
         return fd
@@ -149,11 +156,13 @@ class Home:
             shut(fd)
 
     def unlink(self, path: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, or an empty folder in its place, if it is there."""
         try:
             os.unlink(path, dir_fd=self.fd)
         except FileNotFoundError:
             pass
+        except IsADirectoryError:
+            self.remove_folder(path)
 
     def remove_folder(self, path: str) -> bool:
         """Remove a folder if it is empty; whether it has gone."""

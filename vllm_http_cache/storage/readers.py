@@ -49,7 +49,7 @@ def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str]
         finally:
             shut(fd)
     except OSError as error:
-        if not isinstance(error, FileNotFoundError) and not is_no_file(error):
+        if not is_no_file(error):
             raise
     else:
         if len(data) == length and (not length or xxh3_64_digest(data) == ref.digests):
