@@ -14,13 +14,14 @@ from typing import Any
 
 from .rfc9111.cachestatus import CacheStatus
 from .rfc9111.invalidating import invalidated
-from .rfc9111.judging import Freshen, Keep, Pass, Refetch, UseStale, judge, judge_failure
+from .rfc9111.judging import Changes, Freshen, Keep, Pass, Refetch, UseStale, judge, judge_failure
 from .rfc9111.message import Fields, Request, Response, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.responding import gateway_timeout, respond
 from .rfc9111.selecting import Ask, Refuse, Reuse, forbids_forwarding, is_answerable, names_target, select
 from .rfc9111.storing import storable, stored_response
 from .rfc9111.target import cache_key, flight_key
+from .rfc9111.updating import is_news
 from .rfc9111.validating import conditional, unconditional
 from .rfc9111.vary import vary_names
 from .steps import (
@@ -127,8 +128,7 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
         verdict = judge(request, sent, came.response, came.request_time, came.response_time, candidates, options)
         match verdict:
             case Pass(changes):
-                if changes:
-                    yield Change(key, changes)
+                yield from _note(key, changes, options)
                 return _passed(came, status)
             case Keep(stored, shareable, part):
                 held = yield Store(key, stored, came, shareable, part)
@@ -141,12 +141,12 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
                     return _told(response, status, body, stored=stored, shareable=shareable)
                 yield Discard(came)
             case Freshen(changes, None):
-                yield Change(key, changes)
+                yield from _note(key, changes, options)
                 return _passed(came, status)
             case Freshen(changes, StoredResponse() as selected, shareable):
                 # Opened first: what changes may be that nothing is stored any longer.
                 answer = yield from _answer_from(selected, request, key, came.response_time, status)
-                yield Change(key, changes if answer else tuple((old, None) for old, _ in changes))
+                yield from _note(key, changes if answer else tuple((old, None) for old, _ in changes), options)
                 yield Discard(came)
                 if answer is not None:
                     return replace(answer, shareable=shareable)
@@ -161,6 +161,13 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
                 yield Discard(came)
         candidates = ()
     raise AssertionError("an unconditional request leaves nothing to refetch")
+
+
+def _note(key: str, changes: Changes, options: CacheOptions) -> Generator[Any, Any, None]:
+    """Put on record what is worth it."""
+    changes = tuple((old, new) for old, new in changes if new is None or is_news(old, new, options))
+    if changes:
+        yield Change(key, changes)
 
 
 def _despite(failed: Failed, request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchange:

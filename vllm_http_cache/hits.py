@@ -37,11 +37,11 @@ class Hit(NamedTuple):
 
 
 class _Memo:
-    """A standing answer of one record, and its head as it was last given: it changes once a second."""
+    """What one record's standing answer is, if it has one, and its head as last given: it changes once a second."""
 
     __slots__ = ("_at", "_response", "key", "plain", "record", "standing")
 
-    def __init__(self, key: str, record: Record, stands: Standing) -> None:
+    def __init__(self, key: str, record: Record, stands: Standing | None) -> None:
         self.key = key
         self.record = record
         self.standing = stands
@@ -49,10 +49,10 @@ class _Memo:
         self._at = (-1, 0)
         self._response: Response | None = None
 
-    def response(self, now: float) -> Response:
-        at = self.standing.age(now), self.standing.ttl(now)
+    def response(self, stands: Standing, now: float) -> Response:
+        at = stands.age(now), stands.ttl(now)
         if self._response is None or at != self._at:
-            response = self.standing.answer(at[0])
+            response = stands.answer(at[0])
             status = str(CacheStatus(hit=True, ttl=at[1]))
             self._at = at
             self._response = replace(response, fields=Fields((*response.fields, ("Cache-Status", status))))
@@ -78,35 +78,25 @@ class Hits:
 
         :raises BlockingIOError: with ``wait=False``, when the storage would wait for the disk.
         """
-        memo = self._memos.get(request.uri) or self._learn(request, wait=wait)
-        if memo is None:
+        memo = self._memos.get(request.uri)
+        if (memo is None or request is not memo.plain) and not is_plain(request):
             return None
-        if request is not memo.plain:
-            if not is_plain(request):
-                return None
-            memo.plain = request
-        stands = memo.standing
-        if self._storage.read(memo.key, wait=wait) is not memo.record:
-            with self._lock:
-                self._memos.pop(request.uri, None)
+        key = cache_key(request.uri, self._options) if memo is None else memo.key
+        record = self._storage.read(key, wait=wait)
+        if record is None:
             return None
+        if memo is None or record is not memo.record:
+            memo = self._learn(request, key, record)
+        memo.plain = request
         now = self._clock()
-        ref = stands.stored.body
-        if ref is None or not stands.since <= now < stands.until:
+        stands = memo.standing
+        if stands is None or (ref := stands.stored.body) is None or not stands.since <= now < stands.until:
             return None
         reader = self._storage.open_body(ref, wait=wait)
-        return None if reader is None else Hit(memo.key, memo.response(now), stands.stored, ref, reader)
+        return None if reader is None else Hit(memo.key, memo.response(stands, now), stands.stored, ref, reader)
 
-    def _learn(self, request: Request, *, wait: bool) -> _Memo | None:
-        """A memo of what is stored, if that is an answer that stands."""
-        if not is_plain(request):
-            return None
-        key = cache_key(request.uri, self._options)
-        record = self._storage.read(key, wait=wait)
-        stands = standing(request, record.responses, self._clock(), self._options) if record else None
-        if record is None or stands is None:
-            return None
-        memo = _Memo(key, record, stands)
+    def _learn(self, request: Request, key: str, record: Record) -> _Memo:
+        memo = _Memo(key, record, standing(request, record.responses, self._clock(), self._options))
         with self._lock:
             while len(self._memos) >= URIS:
                 self._memos.pop(next(iter(self._memos)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,8 +128,10 @@ def test_a_changed_record_ends_it() -> None:
     hits, stored = hits_of([("Cache-Control", "max-age=60")], clock)
     assert hits.find(Request("GET", URI)) is not None
     key = cache_key(URI, OPTIONS)
-    hits._storage.swap(key, hits._storage.read(key), Record((stored,)))
+    hits._storage.swap(key, hits._storage.read(key), Record((replace(stored, fields=Fields([("A", "b")])),)))
     assert hits.find(Request("GET", URI)) is None
+    hits._storage.swap(key, hits._storage.read(key), Record((stored,)))
+    assert hits.find(Request("GET", URI)) is not None
 
 
 def test_the_memo_is_bounded() -> None:

@@ -22,7 +22,7 @@ from .validating import completes
 from .validators import entity_tag, entity_tags, is_strong, same_strong_tag, same_tag
 from .vary import matches, vary_names
 
-__all__ = ["Freshen", "Keep", "Pass", "Refetch", "UseStale", "judge", "judge_failure", "merged"]
+__all__ = ["Changes", "Freshen", "Keep", "Pass", "Refetch", "UseStale", "judge", "judge_failure", "merged"]
 
 Changes = tuple[tuple[StoredResponse, StoredResponse | None], ...]
 

@@ -39,12 +39,12 @@ class Fields:
     def get(self, name: str) -> str | None:
         """The combined field value: all lines of *name* (lower case) joined by a comma (RFC 9110 section 5.2)."""
         values = self.get_all(name)
-        return ", ".join(values) if values else None
+        return values[0] if len(values) == 1 else ", ".join(values) if values else None
 
     def without(self, names: Iterable[str]) -> Fields:
         """All lines but those named (lower case)."""
         dropped = frozenset(names)
-        return Fields(line for line in self.lines if line[0].lower() not in dropped)
+        return Fields([line for line in self.lines if line[0].lower() not in dropped])
 
     def replaced(self, *lines: tuple[str, str]) -> Fields:
         """These lines in place of all lines of the same names."""

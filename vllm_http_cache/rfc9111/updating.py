@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .dates import format_http_date
+from .directives import response_directives
 from .fields import trimmed
+from .freshness import lifetime
 from .message import Fields, Request, Response, StoredResponse
 from .options import CacheOptions
 from .storing import kept_fields
 from .target import recorded_uri
 from .vary import selecting, vary_names
+
+UNNOTED = 60.0  # seconds by which a response may be taken for older than it is
 
 # Section 3.2: what says how the stored octets are to be read stays with them. A Content-Digest in a 304 is that of
 # no octets at all (RFC 9530 section 2).
@@ -49,6 +53,22 @@ def updated(
         response_time=response_time,
         confirmed=response_time if confirms else stored.confirmed,
     )
+
+
+def is_news(old: StoredResponse, new: StoredResponse, options: CacheOptions) -> bool:
+    """Is there more to remember of *new*, the updated *old*, than when it was confirmed?
+
+    A response that is never used without being confirmed again may as well be taken for a little older than it is.
+    """
+    window = response_directives(new.fields, options).stale_while_revalidate
+    if window is not None or lifetime(new, options).seconds > 0:
+        return True
+    return new.confirmed - old.confirmed >= min(UNNOTED, options.ttl / 60) or _timeless(old) != _timeless(new)
+
+
+def _timeless(stored: StoredResponse) -> StoredResponse:
+    lines = stored.fields.without(("age", "date", "expires")).lines
+    return replace(stored, fields=Fields(sorted(lines)), request_time=0, response_time=0, confirmed=0)
 
 
 def completed(part: StoredResponse, new: StoredResponse, length: int, options: CacheOptions) -> StoredResponse:
