@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from .contests import CONTESTS
+from .ground import spread
 from .machine import about
 from .origin import begin
 from .plan import FULL, QUICK, Plan
@@ -36,6 +37,7 @@ def main() -> int:
     os.environ.update(ENVIRON)
     chosen = [name for name in CONTESTS if name in (arguments.only or CONTESTS)]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as scratch:
+        spread(Path(scratch))
         results = _run(QUICK if arguments.quick else FULL, Path(scratch), chosen, _command(arguments))
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "results.json").write_text(json.dumps(results.as_json(), indent=1) + "\n", encoding="utf-8")

@@ -103,13 +103,13 @@ class Host:
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
         self._subject: Subject | AsyncSubject | None = None
-        self._folder = Path()
-        self._number = 0
+        self._folder = self._first_folder = Path()
+        self._number = self._openings = 0
 
     def open(self, client: str, cache: str, folder: Path, options: Mapping[str, Any], shared: bool = False) -> None:
         """Take a subject, on an empty folder or, where it is shared, on that of another process."""
         self._subject = make(client, cache, options)
-        self._folder = folder
+        self._folder = self._first_folder = folder
         self._open(shared)
         gc.collect()
         gc.freeze()  # what was imported is not looked at again: else the largest library would pay most
@@ -121,8 +121,10 @@ class Host:
         gc.unfreeze()
 
     def reopen(self) -> None:
-        """Begin again with an empty folder."""
+        """Begin again with an empty folder, and elsewhere: see :func:`.ground.spread`."""
         self._close()
+        self._openings += 1
+        self._folder = self._first_folder.with_name(f"{self._first_folder.name}-{self._openings}")
         self._open()
 
     def warm(self, operation: str, url: str, distinct: bool) -> None:
