@@ -31,7 +31,7 @@ __all__ = ["Broken", "Download", "Reader"]
 
 log = logging.getLogger("vllm_http_cache")
 
-TAIL = 256 * 1024  # octets received but not yet written
+LARGE = 16 * 1024  # octets of a chunk from which on copying it costs more than writing it alone
 CHUNK = 256 * 1024  # octets read back at once
 PACE = 0.05  # seconds after which the octets of a slow body are written without waiting for more
 
@@ -66,6 +66,8 @@ class Download:
     :param count: told how many octets came, at the end.
     :param publish: shows the growing body to other processes. None: it is for this caller alone.
     """
+
+    tail = 256 * 1024  # octets received but not yet written
 
     def __init__(
         self,
@@ -204,7 +206,7 @@ class Download:
             self._tail.append(chunk)
             self._received += len(chunk)
             self._ring(self._readers)
-            return self._received - self._tail_start >= TAIL or self._clock() - self._flushed > PACE
+            return self._received - self._tail_start >= self.tail or self._clock() - self._flushed > PACE
 
     def _flush(self) -> None:
         """Write the tail, and show the body to other processes once it turns out to take its time."""
@@ -228,14 +230,16 @@ class Download:
         writer = self._writer
         if writer is None or not chunks:
             return
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        if self._coding is not None:
-            self._coding.feed(data)
-        stored = writer.write(data)
+        size = sum(map(len, chunks))
+        stored = True
+        for data in chunks if size >= len(chunks) * LARGE else (b"".join(chunks),):
+            if self._coding is not None:
+                self._coding.feed(data)
+            stored = stored and writer.write(data)
         self._flushed = self._clock()
         with self._lock:
             if stored:
-                self._tail_start += len(data)
+                self._tail_start += size
                 self._on_disk = self._tail_start
                 for _ in chunks:
                     self._tail.popleft()

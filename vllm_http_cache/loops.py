@@ -47,17 +47,24 @@ class ThreadBell:
 class TaskBell:
     """A bell that a task of the current event loop waits for."""
 
-    __slots__ = ("_event", "_soon")
+    __slots__ = ("_event", "_loop", "_soon")
 
     def __init__(self) -> None:
         self._event = anyio.Event()
+        self._loop = _asyncio_loop()
         self._soon = _scheduler()
 
     def ring(self) -> None:
-        self._soon(self._event.set)
+        if self._loop is not None and self._loop is _asyncio_loop():
+            self._event.set()  # waking a loop from within costs a system call
+        else:
+            self._soon(self._event.set)
 
     async def wait(self, timeout: float | None) -> bool:
         """Whether it rang within *timeout* seconds."""
+        if timeout is None:
+            await self._event.wait()
+            return True
         with anyio.move_on_after(timeout):
             await self._event.wait()
         return self._event.is_set()
@@ -99,11 +106,14 @@ class Task:
 
 def in_a_loop() -> bool:
     """Does an asyncio loop run in this thread?"""
+    return _asyncio_loop() is not None
+
+
+def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
 
 
 def spawn(work: Callable[[], Awaitable[None]]) -> Task:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .downloads import PACE, TAIL, Broken, Download, Reader
+from .downloads import PACE, Broken, Download, Reader
 from .loops import Task, TaskBell, ThreadBell, in_thread, spawn
 
 if TYPE_CHECKING:
@@ -83,13 +83,13 @@ class PulledDownload(Download):
         return reader
 
     def wait(self, reader: Reader, caller: Caller) -> None:
+        if reader is self._owner and self._pulling.acquire(blocking=False):
+            self._pull(reader)
+            return
         bell = ThreadBell()
         if not self._hang(reader, bell):
             return
         if self._pulling.acquire(blocking=False):
-            if reader is self._owner:
-                self._pull()
-                return
             self._pull_in_a_thread()
         if not bell.wait(caller.timeout):
             raise caller.timed_out()
@@ -106,10 +106,10 @@ class PulledDownload(Download):
     def _pull_in_a_thread(self) -> None:
         threading.Thread(target=self._pull, name="vllm-http-cache download", daemon=True).start()
 
-    def _pull(self) -> None:
-        """Receive one chunk. The caller has taken ``_pulling``."""
+    def _pull(self, reader: Reader | None = None) -> None:
+        """Receive one chunk, unless there is one for *reader* already. The caller has taken ``_pulling``."""
         try:
-            if not self._ended:
+            if not (self._ended or (reader is not None and reader.offset < self._received)):
                 self._receive_one()
         finally:
             self._pulling.release()
@@ -174,6 +174,8 @@ class PulledDownload(Download):
 class PumpedDownload(Download):
     """From an asynchronous source: a task of its own pumps."""
 
+    tail = 1024 * 1024  # more than of others: each time it is written, a thread has to be woken
+
     def __init__(self, source: AsyncSource, *rest: Any) -> None:
         super().__init__(*rest)
         self._source = source
@@ -221,7 +223,7 @@ class PumpedDownload(Download):
                 await in_thread(self._flush)
 
     async def _wait_for_room(self) -> None:
-        while self._received - self._tail_start >= TAIL:
+        while self._received - self._tail_start >= self.tail:
             await self._room.wait(None)
             self._room = TaskBell()
 

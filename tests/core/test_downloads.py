@@ -13,7 +13,7 @@ import pytest
 from tests.core.memory import MemoryStorage
 from tests.storage.helpers import eventually
 from vllm_http_cache.coding import CodingCheck, coding_check
-from vllm_http_cache.downloads import TAIL, Broken, Download, Reader
+from vllm_http_cache.downloads import Broken, Download, Reader
 from vllm_http_cache.rfc9111.message import BodyRef, Fields
 from vllm_http_cache.transfers import PulledDownload, PumpedDownload, Ticker
 from vllm_http_cache.wire import Caller
@@ -211,7 +211,7 @@ def test_memory_holds_no_more_than_the_tail_and_a_chunk(kept: Kept) -> None:
         download.wait(fast, Caller())
         while download.take(fast):
             pass
-        assert sum(map(len, download._tail)) < TAIL + len(CHUNKS[0])
+        assert sum(map(len, download._tail)) < Download.tail + len(CHUNKS[0])
     download.detach(slow)
 
 
@@ -228,7 +228,7 @@ class Pausing(Source):
         return super().read()
 
 
-@pytest.mark.parametrize("first", [10, TAIL + 1])
+@pytest.mark.parametrize("first", [10, Download.tail + 1])
 def test_what_pauses_is_shown_to_other_processes(kept: Kept, first: int) -> None:
     source = Pausing([b"x" * first, b"rest"])
     download = kept.pulled(source)
@@ -241,7 +241,7 @@ def test_what_pauses_is_shown_to_other_processes(kept: Kept, first: int) -> None
 
 
 def test_what_is_quickly_whole_is_not(kept: Kept) -> None:
-    download = kept.pulled(Source([b"x" * (TAIL + 1), b"rest"]), clock=lambda: 0.0)
+    download = kept.pulled(Source([b"x" * (Download.tail + 1), b"rest"]), clock=lambda: 0.0)
     read_all(download, attached(download))
     assert (len(kept.refs), kept.shown) == (1, 0)
 
@@ -329,7 +329,7 @@ async def test_a_pump_without_room_goes_at_its_readers_pace(kept: Kept) -> None:
     await download.await_more(reader, Caller())
     for _ in range(200):
         await anyio.sleep(0)
-    assert source.given <= TAIL // 100_000 + 2
+    assert source.given <= PumpedDownload.tail // 100_000 + 2
     with anyio.fail_after(10):
         assert await aread_all(download, reader) == b"".join(chunks)
 
