@@ -68,7 +68,8 @@ class Boarding:
         storage = self._cache.storage
         growing = storage.growing(self.flight)
         if growing is not None:
-            self.outcome = Joined(growing.stored, ForeignSupply(growing, lambda: storage.claim(self.flight)))
+            supply = ForeignSupply(growing, lambda: storage.claim(self.flight), remote=storage.remote)
+            self.outcome = Joined(growing.stored, supply)
         return growing is not None
 
     def _lead(self, seat: Seat) -> Iterator[float]:
@@ -90,3 +91,5 @@ class Boarding:
             waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
         seat.claim = claim
         self.outcome = seat
+        if seat.taken:  # a task was cancelled while a thread was at it
+            seat.finish()

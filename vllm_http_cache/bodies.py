@@ -141,7 +141,8 @@ class ForeignSupply:
 
     length: int | None = None
 
-    def __init__(self, growing: Growing, claim: Callable[[], Claim | None]) -> None:
+    def __init__(self, growing: Growing, claim: Callable[[], Claim | None], *, remote: bool) -> None:
+        self._remote = remote
         self._growing = growing
         self._claim = claim
         self._offset = 0
@@ -149,6 +150,8 @@ class ForeignSupply:
         self._waited = 0.0
 
     def take(self, *, wait: bool = True) -> bytes | None:
+        if self._remote and not wait:
+            raise BlockingIOError
         ended = self._growing.ended()  # before the read: what is read after it is all there is
         data = self._growing.read(self._offset, CHUNK)
         if data:

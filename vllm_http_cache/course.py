@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,7 +21,7 @@ from .bodies import DownloadSupply, EmptySupply, ForeignSupply, StoredSupply, Su
 from .coding import CodingCheck, coding_check
 from .downloads import CHUNK, Download
 from .flights import Seat
-from .loops import TaskBell, ThreadBell, in_a_loop
+from .loops import TaskBell, ThreadBell, in_a_loop, in_thread
 from .rfc9111.framing import announced_length
 from .rfc9111.message import StoredResponse
 from .rfc9111.ranges import holds_whole
@@ -130,7 +131,9 @@ class Course:
         try:
             if boarding.queued:
                 await bell.wait(self._caller.timeout)
-            for pause in boarding:
+            look = partial(next, iter(boarding), None)
+            remote = self._cache.storage.remote
+            while (pause := await in_thread(look) if remote else look()) is not None:  # noqa: ASYNC110 - no disk rings
                 await anyio.sleep(pause)
         finally:
             self._board(boarding)

@@ -15,6 +15,7 @@ MOST = 1.5
 OPERATIONS = {  # of subjects/under_folder.py
     "get": "hit on one of 100 entries",
     "any": "hit on any entry",
+    "bare": "hit on any entry, of the cache alone",
     "store": "store",
 }
 

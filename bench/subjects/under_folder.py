@@ -1,4 +1,4 @@
-"""Caches in front of no origin at all, in folders of any number of entries: what a hit and a store cost alone."""
+"""Caches in folders of any number of entries, with no origin behind them: what a hit and a store cost alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
+import httpx
+
 from vllm_http_cache import Cache, CacheOptions, FileStorage
+from vllm_http_cache.httpx import CacheTransport
 from vllm_http_cache.rfc9111.message import Fields, Request, Response, StoredResponse
 from vllm_http_cache.rfc9111.target import cache_key
 from vllm_http_cache.storage.protocol import Record
@@ -44,13 +47,20 @@ class Filled(Subject):
 
     def any(self, url: str) -> bytes:
         """Any of all entries, each as likely as another."""
-        return self._read(_url("other", random.randrange(self._entries)))
+        return self._read(self._any())
+
+    def bare(self, url: str) -> bytes:
+        """The same without a client."""
+        return self._read(self._any())
 
     def store(self, url: str) -> bytes:
         """One more."""
         self._number += 1
         self._store(_url("new", self._number), CONTENT)
         return b""
+
+    def _any(self) -> str:
+        return _url("other", random.randrange(self._entries))
 
     def _fill(self, folder: Path) -> None:
         raise NotImplementedError
@@ -63,6 +73,8 @@ class Filled(Subject):
 
 
 class Ours(Filled):
+    """Hits by way of an httpx client, as in the other contests."""
+
     def _fill(self, folder: Path) -> None:
         """Through the storage's own contract, with a clock that lags: what is stored was last used a while ago."""
         storage = FileStorage(folder, clock=lambda: time.time() - EARLIER)
@@ -77,12 +89,20 @@ class Ours(Filled):
             assert storage.swap(key, None, Record((stored,)))
         storage.close()
         self._cache = Cache(FileStorage(folder))
+        nowhere = httpx.MockTransport(lambda _: httpx.Response(599))
+        self._client = httpx.Client(transport=CacheTransport(nowhere, self._cache))
 
     def close(self) -> None:
+        self._client.close()
         self._cache.close()
 
+    def bare(self, url: str) -> bytes:
+        return self._fetch(self._any(), b"")
+
     def _read(self, url: str) -> bytes:
-        return self._fetch(url, b"")
+        response = self._client.get(url)
+        assert response.status_code == 200, "not a hit"
+        return response.content
 
     def _store(self, url: str, content: bytes) -> None:
         self._fetch(url, content)

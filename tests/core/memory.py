@@ -73,7 +73,7 @@ class MemoryStorage:
     def __init__(self, *, ttl: float = inf) -> None:
         self.ttl = ttl
         self.room: float = inf
-        self.slow = False
+        self.slow = self.remote = False
         self.damaged_from: int | None = None
         self.records: dict[str, Record] = {}
         self.bodies: dict[str, bytes] = {}

@@ -556,3 +556,16 @@ def test_parts_that_make_a_coded_body_must_make_a_whole_one(cache: Cache, storag
     assert "range" in origin.asked[1].fields
     assert (coded in storage.bodies.values()) is (missing == 0)
     assert ("hit" in status(cache.fetch(get(), origin.send))) is (missing == 0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("remote", [False, True])
+async def test_what_may_wait_for_a_network_is_asked_in_a_thread(
+    cache: Cache, storage: MemoryStorage, remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    claim = storage.claim
+    storage.remote = remote
+    monkeypatch.setattr(storage, "claim", lambda flight: (asked.append(threading.get_ident()), claim(flight))[1])
+    assert await afetch(cache, Origin(ok(cache_control="max-age=60"))) == b"body"
+    assert [ident != threading.get_ident() for ident in asked] == [remote]

@@ -92,6 +92,12 @@ def test_purge_takes_one_response_of_several(storage: FileStorage, tmp_path: Pat
     assert len(body_files(tmp_path / "cache")) == 1
 
 
+def test_what_could_not_be_removed_is_not_counted(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.swap(KEY, None, Record((response(uri="https://a.test/1"),)))
+    monkeypatch.setattr(FileStorage, "swap", lambda *_: True)  # as it says when the disk refuses
+    assert purge(storage, by_uri("https://a.test/1")) == 0
+
+
 # Verifying.
 
 

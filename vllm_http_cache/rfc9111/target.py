@@ -101,7 +101,7 @@ def cache_key(uri: str, options: CacheOptions) -> str:
     return _cache_key(uri, options.signed_urls, options.shared)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _cache_key(uri: str, signed_urls: bool, shared: bool) -> str:
     target = parse_target(uri)
     query, signature = _unsigned(target.query) if signed_urls else (target.query, None)

@@ -18,6 +18,7 @@ from .storing import kept_fields
 from .target import recorded_uri
 from .vary import selecting, vary_names
 
+_OF_THE_TIME = frozenset(("age", "date", "expires"))
 UNNOTED = 60.0  # seconds by which a response may be taken for older than it is
 
 # Section 3.2: what says how the stored octets are to be read stays with them. A Content-Digest in a 304 is that of
@@ -63,12 +64,10 @@ def is_news(old: StoredResponse, new: StoredResponse, options: CacheOptions) -> 
     window = response_directives(new.fields, options).stale_while_revalidate
     if window is not None or lifetime(new, options).seconds > 0:
         return True
-    return new.confirmed - old.confirmed >= min(UNNOTED, options.ttl / 60) or _timeless(old) != _timeless(new)
-
-
-def _timeless(stored: StoredResponse) -> StoredResponse:
-    lines = stored.fields.without(("age", "date", "expires")).lines
-    return replace(stored, fields=Fields(sorted(lines)), request_time=0, response_time=0, confirmed=0)
+    if new.confirmed - old.confirmed >= min(UNNOTED, options.ttl / 60):
+        return True
+    changed = {name.lower() for name, _ in set(old.fields.lines) ^ set(new.fields.lines)}
+    return not changed <= _OF_THE_TIME or (old.uri, old.selecting) != (new.uri, new.selecting)
 
 
 def completed(part: StoredResponse, new: StoredResponse, length: int, options: CacheOptions) -> StoredResponse:

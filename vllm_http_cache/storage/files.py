@@ -77,6 +77,11 @@ class FileStorage:
     def ttl(self) -> float:
         return self.limits.ttl
 
+    @property
+    def remote(self) -> bool:
+        place = self._access.place
+        return place is None or place.home.remote  # nobody knows before the folder is open
+
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         place = self._access.place or self._access.reading(wait=wait)
         if place is None:

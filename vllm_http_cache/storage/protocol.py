@@ -123,6 +123,10 @@ class Storage(Protocol):
     def ttl(self) -> float:
         """Seconds after ``confirmed`` beyond which nothing is returned or kept; ``inf`` keeps."""
 
+    @property
+    def remote(self) -> bool:
+        """Whether also :meth:`claim`, :meth:`growing` and what they give may have to wait for a network."""
+
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         """The key's record, one generation, never one past the ttl. Opens no body. Counts as a use (recency)."""
 

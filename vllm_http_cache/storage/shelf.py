@@ -21,7 +21,7 @@ from .records import LARGEST, decode
 
 __all__ = ["Loaded", "Shelf", "marks"]
 
-_ENTRIES = 1024
+_ENTRIES = 4096
 _LARGEST_KEPT = 16 * 1024  # octets of a record file
 _USE_INTERVAL = 60.0  # seconds
 

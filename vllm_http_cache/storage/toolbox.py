@@ -107,7 +107,8 @@ def _remove(storage: Storage, key: str, stored: StoredResponse) -> bool:
     while (record := storage.read(key)) is not None and stored in record.responses:
         kept = tuple(other for other in record.responses if other != stored)
         if storage.swap(key, record, Record(kept)):
-            return True
+            record = storage.read(key)
+            return record is None or stored not in record.responses
     return False
 
 

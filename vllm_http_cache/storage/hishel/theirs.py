@@ -196,6 +196,10 @@ class HishelStorage(FailOpen):
                 return cast("Iterator[bytes]", entry.response.stream)
         raise BodyDamaged(f"{ref.name} is gone")
 
+    @property
+    def remote(self) -> bool:
+        return False  # there are no claims
+
     def claim(self, flight: str) -> NoClaim:
         return NoClaim()
 
