@@ -566,6 +566,11 @@ async def test_what_may_wait_for_a_network_is_asked_in_a_thread(
     asked: list[int] = []
     claim = storage.claim
     storage.remote = remote
-    monkeypatch.setattr(storage, "claim", lambda flight: (asked.append(threading.get_ident()), claim(flight))[1])
+
+    def asking(flight: str) -> object:
+        asked.append(threading.get_ident())
+        return claim(flight)
+
+    monkeypatch.setattr(storage, "claim", asking)
     assert await afetch(cache, Origin(ok(cache_control="max-age=60"))) == b"body"
     assert [ident != threading.get_ident() for ident in asked] == [remote]
