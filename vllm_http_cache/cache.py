@@ -111,7 +111,8 @@ class Cache:
             self.metrics.answered("hit", None, hit.reader.length)
         drop = partial(self.drop, hit.stored.uri, hit.key, hit.ref)
         supply = StoredSupply(hit.reader, partial(drop, "damaged"))
-        return Fetched(hit.response, kind(supply, caller, hit.stored, resume), refuse=partial(drop, "refused"))
+        body = kind(supply, caller, hit.stored, resume)
+        return Fetched(hit.response, body, status=hit.status, refuse=partial(drop, "refused"))
 
     def at_hand(self, request: Request, *, wait: bool = True) -> Fetched | None:
         """A fresh hit with its content, as octets, for ``body``, where that is small. None: :meth:`fetch` has to see.
@@ -133,7 +134,7 @@ class Cache:
         if self.metrics is not None:
             self.metrics.answered("hit", None, len(content))
         refuse = partial(self.drop, hit.stored.uri, hit.key, hit.ref, "refused")
-        return Fetched(hit.response, content, refuse=refuse)
+        return Fetched(hit.response, content, status=hit.status, refuse=refuse)
 
     def forget(self, uri: str) -> None:
         """Drop all that is stored for *uri*, and do not keep what this process is receiving."""

@@ -250,7 +250,7 @@ class Course:
             self._count("forwarded", outcome.status)
             if self._cache.metrics is not None and self._request.method != "HEAD":
                 self._cache.metrics.received(announced_length(outcome.arrived.response) or 0)
-            return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native)
+            return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native, outcome.status)
         stored = outcome.stored
         supply: Supply = EmptySupply()
         if outcome.body is not None and self._supply is not None:
@@ -262,7 +262,7 @@ class Course:
         self._count(_outcome(outcome), outcome.status, 0 if self._led else supply.length or 0)
         continuable = stored is not None and outcome.response.status == stored.status
         body = kind(supply, self._caller, stored, resume if continuable and not self._led else None, own=self._led)
-        return Fetched(outcome.response, body, refuse=self._veto(stored, supply, body))
+        return Fetched(outcome.response, body, status=outcome.status, refuse=self._veto(stored, supply, body))
 
     def _count(self, outcome: Outcome, status: CacheStatus, octets: int = 0) -> None:
         if (metrics := self._cache.metrics) is None:

@@ -31,6 +31,7 @@ class Hit(NamedTuple):
 
     key: str
     response: Response
+    status: CacheStatus
     stored: StoredResponse
     ref: BodyRef
     reader: BodyReader
@@ -39,24 +40,24 @@ class Hit(NamedTuple):
 class _Memo:
     """What one record's standing answer is, if it has one, and its head as last given: it changes once a second."""
 
-    __slots__ = ("_at", "_response", "key", "plain", "record", "standing")
+    __slots__ = ("_answer", "key", "plain", "record", "standing")
 
     def __init__(self, key: str, record: Record, stands: Standing | None) -> None:
         self.key = key
         self.record = record
         self.standing = stands
         self.plain: Request | None = None  # the last request that was seen to be
-        self._at = (-1, 0)
-        self._response: Response | None = None
+        self._answer: tuple[int, Response, CacheStatus] | None = None
 
-    def response(self, stands: Standing, now: float) -> Response:
-        at = stands.age(now), stands.ttl(now)
-        if self._response is None or at != self._at:
-            response = stands.answer(at[0])
-            status = str(CacheStatus(hit=True, ttl=at[1]))
-            self._at = at
-            self._response = replace(response, fields=Fields((*response.fields, ("Cache-Status", status))))
-        return self._response
+    def answer(self, stands: Standing, now: float) -> tuple[Response, CacheStatus]:
+        age, ttl = stands.age(now), stands.ttl(now)
+        known = self._answer
+        if known is not None and (known[0], known[2].ttl) == (age, ttl):
+            return known[1:]
+        response, status = stands.answer(age), CacheStatus(hit=True, ttl=ttl)
+        response = replace(response, fields=Fields((*response.fields, ("Cache-Status", str(status)))))
+        self._answer = age, response, status
+        return response, status
 
 
 class Hits:
@@ -93,7 +94,7 @@ class Hits:
         if stands is None or (ref := stands.stored.body) is None or not stands.since <= now < stands.until:
             return None
         reader = self._storage.open_body(ref, wait=wait)
-        return None if reader is None else Hit(memo.key, memo.response(stands, now), stands.stored, ref, reader)
+        return None if reader is None else Hit(memo.key, *memo.answer(stands, now), stands.stored, ref, reader)
 
     def _learn(self, request: Request, key: str, record: Record) -> _Memo:
         memo = _Memo(key, record, standing(request, record.responses, self._clock(), self._options))

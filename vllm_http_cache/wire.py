@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .rfc9111.cachestatus import CacheStatus
 from .rfc9111.message import Request, Response
 
 __all__ = ["AsyncBody", "AsyncSend", "AsyncSource", "Body", "Caller", "Fetched", "Reply", "Send", "Source"]
@@ -104,6 +105,7 @@ class Fetched:
         its octets.
     :param native: set when the origin's own response goes through untouched: the transport hands this object out
         (with ``response.fields``' Cache-Status added) and leaves ``body`` alone.
+    :param status: what its Cache-Status says.
     :param refuse: the consumer's veto. Call it when the octets turned out to be unusable (they do not decode): what is
         stored of this response is dropped and the next request asks the origin. Does nothing for what is not stored.
     """
@@ -111,4 +113,5 @@ class Fetched:
     response: Response
     body: Any
     native: Any = None
+    status: CacheStatus = CacheStatus()
     refuse: Callable[[], None] = lambda: None

@@ -64,19 +64,18 @@ ATTEMPT: ContextVar[Attempt | None] = ContextVar("vllm_http_cache_attempt", defa
 
 def was_stored(fetched: Fetched) -> bool:
     """Whether the octets of an answer were stored before."""
-    status = _status(fetched)
-    return "; hit" in status or "fwd-status=304" in status
+    return fetched.status.hit or fetched.status.forward_status == HTTPStatus.NOT_MODIFIED
 
 
 def is_being_stored(fetched: Fetched) -> bool:
     """Whether an answer's octets are, if they come to their end."""
-    return "; stored" in _status(fetched)
+    return fetched.status.stored
 
 
 def was_forbidden(fetched: Fetched) -> bool:
     """Whether the cache has nothing and may not ask (RFC 9111 section 5.2.1.7)."""
-    status = _status(fetched)
-    return fetched.response.status == HTTPStatus.GATEWAY_TIMEOUT and "; hit" not in status and "; fwd" not in status
+    refused = not fetched.status.hit and fetched.status.forward is None
+    return refused and fetched.response.status == HTTPStatus.GATEWAY_TIMEOUT
 
 
 def not_cached(uri: str) -> Exception:
@@ -97,9 +96,3 @@ def _refused(message: str, url: str) -> Exception:
         return ValueError(message)
     error: Exception = VLLMUnprocessableEntityError(message, parameter="image_url", value=url)
     return error
-
-
-def _status(fetched: Fetched) -> str:
-    """What our cache says of an answer (RFC 9211): the last, after any other's."""
-    lines = fetched.response.fields.get_all("cache-status")
-    return lines[-1] if lines else ""
