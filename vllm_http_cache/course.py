@@ -21,7 +21,7 @@ from .bodies import DownloadSupply, EmptySupply, ForeignSupply, StoredSupply, Su
 from .coding import CodingCheck, coding_check
 from .downloads import CHUNK, Download
 from .flights import Seat
-from .loops import TaskBell, ThreadBell, in_a_loop, in_thread
+from .loops import ThreadBell, in_a_loop, in_thread, task_bell
 from .rfc9111.framing import announced_length
 from .rfc9111.message import StoredResponse
 from .rfc9111.ranges import holds_whole
@@ -127,7 +127,7 @@ class Course:
         return boarding.outcome
 
     async def aenter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
-        boarding = Boarding(self._cache, self._caller, flight, bell := TaskBell())
+        boarding = Boarding(self._cache, self._caller, flight, bell := task_bell())
         try:
             if boarding.queued:
                 await bell.wait(self._caller.timeout)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from .coding import CodingCheck
-from .loops import TaskBell, ThreadBell
+from .loops import ThreadBell, task_bell
 
 if TYPE_CHECKING:
     from .flights import Seat
@@ -182,11 +182,11 @@ class Download:
         return b"" if self._ended else None
 
     def _from_tail(self, offset: int) -> bytes | None:
-        start = self._tail_start
-        for chunk in self._tail:
-            if offset < start + len(chunk):
+        start = self._received
+        for chunk in reversed(self._tail):  # most want the last one
+            start -= len(chunk)
+            if start <= offset < start + len(chunk):
                 return chunk[offset - start :] if offset > start else chunk
-            start += len(chunk)
         return None
 
     def _trim(self) -> bool:
@@ -325,7 +325,7 @@ class Download:
 
     async def await_more(self, reader: Reader, caller: Caller) -> None:
         """The same for a task."""
-        bell = TaskBell()
+        bell = task_bell()
         if self._hang(reader, bell) and not await bell.wait(caller.timeout):
             raise caller.timed_out()
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-__all__ = ["Bell", "Task", "TaskBell", "ThreadBell", "in_a_loop", "in_thread", "spawn"]
+__all__ = ["Bell", "Task", "TaskBell", "ThreadBell", "in_a_loop", "in_thread", "spawn", "task_bell"]
 
 T = TypeVar("T")
 
@@ -44,27 +45,55 @@ class ThreadBell:
         return self._event.wait(timeout)
 
 
-class TaskBell:
+def task_bell() -> TaskBell:
     """A bell that a task of the current event loop waits for."""
+    loop = _asyncio_loop()
+    return _TrioBell() if loop is None else _AsyncioBell(loop)
 
-    __slots__ = ("_event", "_loop", "_soon")
+
+class TaskBell(Bell, Protocol):
+    async def wait(self, timeout: float | None) -> bool:
+        """Whether it rang within *timeout* seconds."""
+
+
+class _AsyncioBell:
+    __slots__ = ("_future", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._future: asyncio.Future[bool] = loop.create_future()
+
+    def ring(self) -> None:
+        if self._loop is _asyncio_loop():
+            self._set(True)  # waking a loop from within would cost a system call
+        else:
+            with suppress(RuntimeError):  # it has been closed
+                self._loop.call_soon_threadsafe(self._set, True)
+
+    def _set(self, rang: bool) -> None:
+        if not self._future.done():
+            self._future.set_result(rang)
+
+    async def wait(self, timeout: float | None) -> bool:
+        timer = None if timeout is None else self._loop.call_later(timeout, self._set, False)
+        try:
+            return await self._future
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+class _TrioBell:
+    __slots__ = ("_event", "_soon")
 
     def __init__(self) -> None:
         self._event = anyio.Event()
-        self._loop = _asyncio_loop()
         self._soon = _scheduler()
 
     def ring(self) -> None:
-        if self._loop is not None and self._loop is _asyncio_loop():
-            self._event.set()  # waking a loop from within costs a system call
-        else:
-            self._soon(self._event.set)
+        self._soon(self._event.set)
 
     async def wait(self, timeout: float | None) -> bool:
-        """Whether it rang within *timeout* seconds."""
-        if timeout is None:
-            await self._event.wait()
-            return True
         with anyio.move_on_after(timeout):
             await self._event.wait()
         return self._event.is_set()

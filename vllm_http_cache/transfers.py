@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .downloads import PACE, Broken, Download, Reader
-from .loops import Task, TaskBell, ThreadBell, in_thread, spawn
+from .loops import Task, ThreadBell, in_thread, spawn, task_bell
 
 if TYPE_CHECKING:
     from .wire import AsyncSource, Caller, Source
@@ -95,7 +95,7 @@ class PulledDownload(Download):
             raise caller.timed_out()
 
     async def await_more(self, reader: Reader, caller: Caller) -> None:
-        bell = TaskBell()
+        bell = task_bell()
         if not self._hang(reader, bell):
             return
         if self._pulling.acquire(blocking=False):
@@ -172,16 +172,16 @@ class PulledDownload(Download):
 
 
 class PumpedDownload(Download):
-    """From an asynchronous source: a task of its own pumps."""
+    """From an asynchronous source: a task of its own pumps, and another has a thread write meanwhile."""
 
     tail = 1024 * 1024  # more than of others: each time it is written, a thread has to be woken
 
     def __init__(self, source: AsyncSource, *rest: Any) -> None:
         super().__init__(*rest)
         self._source = source
-        self._room = TaskBell()
+        self._room, self._due = task_bell(), task_bell()
         self._task = spawn(self._pump)
-        self._ticker: Task | None = None
+        self._scribe: Task | None = None
 
     def joinable(self) -> bool:
         return super().joinable() and not self._task.is_lost()
@@ -193,19 +193,17 @@ class PumpedDownload(Download):
         error: Broken | None = Broken("the event loop that was receiving this body has ended")
         try:
             while chunk := await self._source.read():
-                if self._publish is not None and self._ticker is None:
-                    self._ticker = spawn(self._tick)
-                if self._receive(chunk):
-                    if self._writer is not None:
-                        await in_thread(self._flush)
-                    if self._writer is None:
-                        await self._wait_for_room()
+                if due := self._receive(chunk):
+                    self._due.ring()
+                if self._scribe is None and (due or self._publish is not None):
+                    self._scribe = spawn(self._write)
+                await self._wait_for_room()
             error = None
         except Exception as caught:
             error = Broken(str(caught), caught)
         finally:
-            if self._ticker is not None:
-                self._ticker.cancel()
+            if self._scribe is not None:
+                self._scribe.cancel()
             end = self._finish if error is None else partial(self._fail, error)
             with anyio.CancelScope(shield=True):
                 try:
@@ -215,17 +213,19 @@ class PumpedDownload(Download):
                 finally:
                     end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun
 
-    async def _tick(self) -> None:
-        """Write what has come when nothing comes after it: other processes may be waiting."""
+    async def _write(self) -> None:
+        """Write what is due, and what has come when nothing comes after it: other processes may be waiting."""
         while not self._ended and self._writer is not None:
-            await anyio.sleep(PACE)
+            await self._due.wait(PACE)
+            self._due = task_bell()
             if self._is_due():
                 await in_thread(self._flush)
+            self._room.ring()
 
     async def _wait_for_room(self) -> None:
-        while self._received - self._tail_start >= self.tail:
+        while self._received - self._tail_start >= self.tail * (1 if self._writer is None else 2):
             await self._room.wait(None)
-            self._room = TaskBell()
+            self._room = task_bell()
 
     def _cancel(self) -> None:
         if not self._task.cancel():
