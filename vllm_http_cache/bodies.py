@@ -17,7 +17,8 @@ import anyio.lowlevel
 
 from .downloads import CHUNK, Broken, Download, Reader
 from .loops import in_thread
-from .rfc9111.message import StoredResponse
+from .rfc9111.framing import announced_length
+from .rfc9111.message import Response, StoredResponse
 from .rfc9111.validators import same_representation
 from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
 from .wire import Caller, Fetched
@@ -139,9 +140,8 @@ class DownloadSupply:
 class ForeignSupply:
     """A body that another process is writing, followed by looking at it again and again."""
 
-    length: int | None = None
-
     def __init__(self, growing: Growing, claim: Callable[[], Claim | None], *, remote: bool) -> None:
+        self.length = announced_length(Response(growing.stored.status, growing.stored.fields))
         self._remote = remote
         self._growing = growing
         self._claim = claim
@@ -163,6 +163,8 @@ class ForeignSupply:
             ended = self._writer_gone()
         if ended is False:
             raise Broken("the process that was receiving this body gave it up")
+        if ended and self.length not in (None, self._offset):
+            raise Broken(f"{self._offset} octets are left where {self.length} were announced")
         return b"" if ended else None
 
     def _writer_gone(self) -> bool | None:
@@ -299,8 +301,10 @@ class AsyncCachedBody(_Body):
                 try:
                     data = self._supply.take(wait=False)
                 except BlockingIOError:
+                    self._unwaited = 0
                     data = await self._take_in_thread(self._supply)
                 if data is None:
+                    self._unwaited = 0
                     await self._supply.await_more(self._caller)
                     continue
             except Broken as broken:

@@ -24,7 +24,7 @@ from .course import Course
 from .downloads import Broken
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
-from .hits import Hit, Hits
+from .hits import Hit, Hits, Look
 from .loops import Task, in_thread, spawn
 from .rfc9111.judging import merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
@@ -42,7 +42,7 @@ __all__ = ["Cache"]
 
 log = logging.getLogger("vllm_http_cache")
 
-NOT_MODIFIED = 304
+OK, NOT_MODIFIED = 200, 304
 AT_HAND = 1024**2  # octets of a content that is given in one piece
 SWAPS = 8  # attempts to change a record that others are changing too
 BACKGROUND = 16  # validations in the background at once
@@ -89,9 +89,10 @@ class Cache:
         """
         close_abandoned()
         resume = partial(self.fetch, request, send, caller)
-        if (hit := self.hits.find(request)) is not None:
-            return self._hand_out(hit, CachedBody, caller, resume)
-        fetched = self._drive(exchange(request, self.options), request, send, caller)
+        look = self.hits.look(request)
+        if look is not None and look.hit is not None:
+            return self._hand_out(look.hit, CachedBody, caller, resume)
+        fetched = self._drive(exchange(request, self.options), request, send, caller, look)
         assert fetched is not None
         return fetched
 
@@ -99,10 +100,12 @@ class Cache:
         """The same for a task."""
         close_abandoned()
         resume = partial(self.afetch, request, send, caller)
+        look = None
         with suppress(BlockingIOError):
-            if (hit := self.hits.find(request, wait=False)) is not None:
-                return self._hand_out(hit, AsyncCachedBody, caller, resume)
-        fetched = await self._adrive(exchange(request, self.options), request, send, caller)
+            look = self.hits.look(request, wait=False)
+        if look is not None and look.hit is not None:
+            return self._hand_out(look.hit, AsyncCachedBody, caller, resume)
+        fetched = await self._adrive(exchange(request, self.options), request, send, caller, look)
         assert fetched is not None
         return fetched
 
@@ -114,16 +117,18 @@ class Cache:
         body = kind(supply, caller, hit.stored, resume)
         return Fetched(hit.response, body, status=hit.status, refuse=partial(drop, "refused"))
 
-    def at_hand(self, request: Request, *, wait: bool = True) -> Fetched | None:
-        """A fresh hit with its content, as octets, for ``body``, where that is small. None: :meth:`fetch` has to see.
+    def at_hand(self, request: Request, largest: float = AT_HAND, *, wait: bool = True) -> Fetched | None:
+        """A fresh 200 with its content, as octets, for ``body``, where that is small. None: :meth:`fetch` has to see.
 
+        :param largest: octets that are small.
         :raises BlockingIOError: with ``wait=False``, when it would have to wait for the disk.
         """
-        hit = self.hits.find(request, wait=wait)
+        look = self.hits.look(request, largest=min(largest, AT_HAND), wait=wait)
+        hit = look.hit if look is not None else None
         if hit is None:
             return None
         try:
-            if hit.reader.length > AT_HAND:
+            if hit.stored.status != OK:
                 return None
             supply = StoredSupply(hit.reader, partial(self.drop, hit.stored.uri, hit.key, hit.ref, "damaged"))
             content = b"".join(iter(partial(supply.take, wait=wait), b""))
@@ -152,9 +157,16 @@ class Cache:
         self._downloads[download] = key
 
     def _drive(
-        self, way: Exchange, request: Request, send: Send, caller: Caller, *, background: bool = False
+        self,
+        way: Exchange,
+        request: Request,
+        send: Send,
+        caller: Caller,
+        look: Look | None = None,
+        *,
+        background: bool = False,
     ) -> Fetched | None:
-        course = Course(self, request, caller, background=background)
+        course = Course(self, request, caller, look, background=background)
         said: Any = None
         try:
             while True:
@@ -166,10 +178,10 @@ class Cache:
                     case steps.Store():
                         said = course.store(course.create(step), step, partial(PulledDownload, self._ticker))
                     case steps.Discard(arrived):
-                        with suppress(Exception):
-                            if arrived.response.status == NOT_MODIFIED:
+                        if arrived.response.status == NOT_MODIFIED:
+                            with suppress(Exception):
                                 arrived.source.read()  # nothing, but then its connection can be used again
-                            arrived.source.close()
+                        arrived.source.close()
                     case steps.Later(later):
                         self._later(later, send)
                     case _:
@@ -184,9 +196,16 @@ class Cache:
             way.close()
 
     async def _adrive(
-        self, way: Exchange, request: Request, send: AsyncSend, caller: Caller, *, background: bool = False
+        self,
+        way: Exchange,
+        request: Request,
+        send: AsyncSend,
+        caller: Caller,
+        look: Look | None = None,
+        *,
+        background: bool = False,
     ) -> Fetched | None:
-        course = Course(self, request, caller, background=background)
+        course = Course(self, request, caller, look, background=background)
         said: Any = None
         try:
             while True:
@@ -198,10 +217,10 @@ class Cache:
                     case steps.Store():
                         said = course.store(await in_thread(course.create, step), step, PumpedDownload)
                     case steps.Discard(arrived):
-                        with suppress(Exception):
-                            if arrived.response.status == NOT_MODIFIED:
+                        if arrived.response.status == NOT_MODIFIED:
+                            with suppress(Exception):
                                 await arrived.source.read()
-                            await arrived.source.aclose()
+                        await arrived.source.aclose()
                     case steps.Later(later):
                         self._alater(later, send)
                     case steps.LookUp() | steps.Open() | steps.Leave():

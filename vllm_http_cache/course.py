@@ -32,6 +32,7 @@ from .wire import AsyncSend, Caller, Fetched, Reply, Send
 
 if TYPE_CHECKING:
     from .cache import Cache
+    from .hits import Look
     from .metrics import Outcome
     from .rfc9111.cachestatus import CacheStatus
     from .rfc9111.message import Request
@@ -44,8 +45,11 @@ log = logging.getLogger("vllm_http_cache")
 class Course:
     """The state of one exchange."""
 
-    def __init__(self, cache: Cache, request: Request, caller: Caller, *, background: bool = False) -> None:
+    def __init__(
+        self, cache: Cache, request: Request, caller: Caller, look: Look | None = None, *, background: bool = False
+    ) -> None:
         self._cache = cache
+        self._look = look  # that was taken just now
         self._background = background
         self._request = request
         self._caller = caller
@@ -69,7 +73,8 @@ class Course:
         match step:
             case steps.LookUp(key):
                 self._key = key
-                record = storage.read(key, wait=wait)
+                look, self._look = self._look, None
+                record = storage.read(key, wait=wait) if look is None else look.record
                 return (record.responses if record else ()), self._cache.clock()
             case steps.Open(key, stored):
                 if (ref := stored.body) is None or (reader := storage.open_body(ref, wait=wait)) is None:

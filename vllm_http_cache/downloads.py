@@ -214,7 +214,7 @@ class Download:
             if self._ended:
                 return
             self._write_tail()
-            if self._publish is None or self._writer is None or self._clock() - self._began < PACE:
+            if self._publish is None or self._writer is None or self._disowned or self._clock() - self._began < PACE:
                 return
             publish, self._publish = self._publish, None
             publish()

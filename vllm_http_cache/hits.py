@@ -6,6 +6,7 @@ whatever it is not sure of it leaves to one.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .rfc9111.options import CacheOptions
     from .storage.protocol import BodyReader, Record, Storage
 
-__all__ = ["Hit", "Hits"]
+__all__ = ["Hit", "Hits", "Look"]
 
 URIS = 4096
 
@@ -35,6 +36,14 @@ class Hit(NamedTuple):
     stored: StoredResponse
     ref: BodyRef
     reader: BodyReader
+
+
+class Look(NamedTuple):
+    """What was found on the way to a hit: what is on record (None: nothing), and the hit, if it is one."""
+
+    key: str
+    record: Record | None
+    hit: Hit | None
 
 
 class _Memo:
@@ -74,26 +83,29 @@ class Hits:
         self._memos: dict[str, _Memo] = {}
         self._lock = threading.Lock()
 
-    def find(self, request: Request, *, wait: bool = True) -> Hit | None:
-        """A fresh hit; None: an exchange has to find out.
+    def look(self, request: Request, *, largest: float = math.inf, wait: bool = True) -> Look | None:
+        """Look for a fresh hit. None: nothing was looked at, for a hit would need the rules.
 
+        :param largest: octets of a content that would be a hit.
         :raises BlockingIOError: with ``wait=False``, when the storage would wait for the disk.
         """
         memo = self._memos.get(request.uri)
-        if (memo is None or request is not memo.plain) and not is_plain(request):
+        if self._options.mode != "default" or ((memo is None or request is not memo.plain) and not is_plain(request)):
             return None
         key = cache_key(request.uri, self._options) if memo is None else memo.key
         record = self._storage.read(key, wait=wait)
         if record is None:
-            return None
+            return Look(key, None, None)
         if memo is None or record is not memo.record:
             memo = self._learn(request, key, record)
         memo.plain = request
-        now = self._clock()
-        stands = memo.standing
+        return Look(key, record, self._hit(memo, largest, wait=wait))
+
+    def _hit(self, memo: _Memo, largest: float, *, wait: bool) -> Hit | None:
+        now, stands = self._clock(), memo.standing
         if stands is None or (ref := stands.stored.body) is None or not stands.since <= now < stands.until:
             return None
-        reader = self._storage.open_body(ref, wait=wait)
+        reader = self._storage.open_body(ref, wait=wait) if ref.length <= largest else None
         return None if reader is None else Hit(memo.key, *memo.answer(stands, now), stands.stored, ref, reader)
 
     def _learn(self, request: Request, key: str, record: Record) -> _Memo:

@@ -6,6 +6,7 @@ of its own, so that a cancelled caller cannot break off a read in the middle.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,8 @@ from .loops import Task, ThreadBell, in_thread, spawn, task_bell
 
 if TYPE_CHECKING:
     from .wire import AsyncSource, Caller, Source
+
+log = logging.getLogger("vllm_http_cache")
 
 __all__ = ["PulledDownload", "PumpedDownload", "Ticker"]
 
@@ -41,8 +44,10 @@ class Ticker:
                 return
             self._downloads.append(download)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="vllm-http-cache ticker", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="vllm-http-cache ticker", daemon=True)
+                with suppress(RuntimeError):  # there are no more threads: others wait a little longer
+                    thread.start()
+                    self._thread = thread
 
     def _run(self) -> None:
         while not self._stopped.wait(PACE):
@@ -52,9 +57,16 @@ class Ticker:
                     self._thread = None
                     return
             for download in watched:
-                if not download.tick():
+                if not self._goes_on(download):
                     with self._lock:
                         self._downloads.remove(download)
+
+    def _goes_on(self, download: PulledDownload) -> bool:
+        try:
+            return download.tick()
+        except Exception:  # of one, and not of all
+            log.exception("a body could not be written in time for other processes")
+            return False
 
     def stop(self, seconds: float) -> None:
         """End the thread; wait for it so long at most."""
@@ -143,7 +155,8 @@ class PulledDownload(Download):
         return not self._ended and self._writer is not None
 
     def _go_on_alone(self) -> None:
-        threading.Thread(target=self._pull_on, name="vllm-http-cache download", daemon=True).start()
+        with suppress(RuntimeError):  # there are no more threads: it goes at its readers' pace
+            threading.Thread(target=self._pull_on, name="vllm-http-cache download", daemon=True).start()
 
     def _pull_on(self) -> None:
         with self._pulling:

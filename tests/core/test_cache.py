@@ -19,7 +19,10 @@ from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.bodies import TURN
 from vllm_http_cache.cache import AT_HAND
 from vllm_http_cache.downloads import CHUNK
+from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
+from vllm_http_cache.rfc9111.options import Mode
+from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.wire import Caller, Fetched
 
 CALLERS = 32
@@ -574,3 +577,66 @@ async def test_what_may_wait_for_a_network_is_asked_in_a_thread(
     monkeypatch.setattr(storage, "claim", asking)
     assert await afetch(cache, Origin(ok(cache_control="max-age=60"))) == b"body"
     assert [ident != threading.get_ident() for ident in asked] == [remote]
+
+
+def test_a_304_that_says_expired_ends_a_fresh_response(cache: Cache, clock: Clock) -> None:
+    def answer(request: Request) -> Answer:
+        if "if-none-match" in request.fields:
+            return 304, {"ETag": '"1"', "Expires": "0"}, []
+        return 200, {"ETag": '"1"', "Expires": format_http_date(clock.now + 3600)}, [b"body"]
+
+    origin = Origin(answer)
+    fetch(cache, origin)
+    fetch(cache, origin, get(Cache_Control="no-cache"))
+    assert "hit" not in status(cache.fetch(get(), origin.send))
+
+
+def test_a_304_whose_end_does_not_come_is_closed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: Request) -> Answer:
+        if "if-none-match" in request.fields:
+            return 304, {}, [OSError("gone")]
+        return ok(cache_control="no-cache", etag='"1"')
+
+    origin = Origin(answer)
+    assert [fetch(cache, origin) for _ in range(2)] == [b"body"] * 2
+    assert [body.closed for body in origin.bodies] == [True, True]
+
+
+def test_without_threads_there_are_answers_all_the_same(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    origin = Origin(ok(cache_control="max-age=60"))
+    assert [fetch(cache, origin) for _ in range(2)] == [b"body"] * 2
+    assert len(origin) == 1
+    cache.close()
+
+
+@pytest.mark.parametrize(
+    "mode, reads",  # before a flight, and again by its leader
+    [("off", 0), ("no-store", 1), ("reload", 1), ("no-cache", 1), ("force-cache", 2), ("default", 2)],
+)
+def test_a_record_is_read_no_more_often_than_needed(
+    storage: MemoryStorage, mode: Mode, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, keys = storage.read, []
+
+    def counted(key: str, *, wait: bool = True) -> Record | None:
+        keys.append(key)
+        return read(key, wait=wait)
+
+    monkeypatch.setattr(storage, "read", counted)
+    fetch(Cache(storage, CacheOptions(mode=mode)), Origin(ok(cache_control="no-store")))
+    assert len(keys) == reads
+
+
+def test_at_hand_are_contents_only(cache: Cache) -> None:
+    origin = Origin((404, {"Cache-Control": "max-age=60", "Content-Length": "4"}, [b"body"]))
+    fetch(cache, origin)
+    assert "hit" in status(cache.fetch(get(), origin.send))
+    assert cache.at_hand(get()) is None
+    cache.forget(get().uri)
+    fetch(cache, Origin(ok(cache_control="max-age=60")))
+    assert cache.at_hand(get(), 3) is None
+    assert cache.at_hand(get(), 4) is not None

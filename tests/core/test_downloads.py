@@ -240,6 +240,30 @@ def test_what_pauses_is_shown_to_other_processes(kept: Kept, first: int) -> None
     assert read_all(download, reader) == b"x" * first + b"rest"
 
 
+def test_what_has_been_disowned_is_not_shown(kept: Kept) -> None:
+    now = 0.0
+    download = kept.pulled(Source([b"one", b"two"]), clock=lambda: now)
+    reader = attached(download)
+    download.wait(reader, Caller())
+    download.disown()
+    now = 10.0
+    download._flush()
+    assert kept.shown == 0
+    read_all(download, reader)
+    assert kept.refs == []
+
+
+def test_one_that_cannot_be_written_does_not_keep_others_from_it(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    failing, sound = (kept.pulled(Pausing([b"first", b"rest"])) for _ in range(2))
+    failing._publish = lambda: 1 / 0  # type: ignore[assignment]
+    for download in (failing, sound):
+        download.wait(attached(download), Caller())
+    assert eventually(lambda: kept.shown == 1 and "in time" in caplog.text)
+    for download in (failing, sound):
+        download._source.go_on.set()  # type: ignore[attr-defined]
+        read_all(download, attached(download))
+
+
 def test_what_is_quickly_whole_is_not(kept: Kept) -> None:
     download = kept.pulled(Source([b"x" * (Download.tail + 1), b"rest"]), clock=lambda: 0.0)
     read_all(download, attached(download))

@@ -8,7 +8,7 @@ import pytest
 
 from vllm_http_cache.rfc9111.freshness import current_age
 from vllm_http_cache.rfc9111.message import Fields, Response, StoredResponse
-from vllm_http_cache.rfc9111.updating import completed, updated
+from vllm_http_cache.rfc9111.updating import UNNOTED, completed, is_news, updated
 
 from .make import SHARED, T, answer, date, fields, get, kept, part
 
@@ -99,6 +99,41 @@ def test_selecting_values_stay_unless_vary_changes() -> None:
     wider = updated(stored, request, answer("Vary: Accept-Language, Foo", status=304), T, T, SHARED)
     assert [name for name, _ in wider.selecting] == ["accept-language", "foo"]
     assert dict(wider.selecting)["accept-language"] == "de;q=1"
+
+
+NEVER_FRESH = ("Cache-Control: no-cache", 'ETag: "1"')
+
+
+@pytest.mark.parametrize(
+    "before, lines, expected",
+    [
+        (NEVER_FRESH, (f"Date: {date(100)}",), False),
+        (NEVER_FRESH, (f"Date: {date(100)}", "Age: 7"), False),
+        (NEVER_FRESH, ('ETag: "1"', "Cache-Control: no-cache", f"Date: {date(100)}"), False),
+        ((*NEVER_FRESH, "Expires: 0"), (f"Expires: {date(-5)}",), False),
+        (NEVER_FRESH, ("Foo: 1",), True),
+        (NEVER_FRESH, ("Cache-Control: max-age=5",), True),
+        (NEVER_FRESH, ("Cache-Control: max-age=0, stale-while-revalidate=5",), True),
+        (("Cache-Control: max-age=0, stale-while-revalidate=5",), ("Cache-Control: max-age=0",), True),
+        ((f"Expires: {date(3600)}",), ("Expires: 0",), True),  # what is stored must not stay fresh
+        ((f"Expires: {date(3600)}",), (f"Expires: {date(3601)}",), True),
+        ((*NEVER_FRESH, "Vary: Accept"), ("Vary: Accept",), False),
+    ],
+)
+def test_what_is_worth_noting(before: tuple[str, ...], lines: tuple[str, ...], expected: bool) -> None:
+    stored = kept(*before)
+    soon = replace(update(stored, *lines), confirmed=stored.confirmed + UNNOTED - 1)
+    assert is_news(stored, soon, SHARED) is expected
+
+
+def test_a_confirmation_is_noted_now_and_then() -> None:
+    stored = kept(*NEVER_FRESH)
+    new = update(stored, f"Date: {date(100)}")
+    assert is_news(stored, replace(new, confirmed=stored.confirmed + UNNOTED), SHARED)
+    brief = replace(SHARED, ttl=120.0)
+    assert is_news(stored, replace(new, confirmed=stored.confirmed + 2), brief)
+    assert not is_news(stored, replace(new, confirmed=stored.confirmed + 1), brief)
+    assert is_news(stored, replace(new, confirmed=stored.confirmed, uri=f"{stored.uri}?another-signature"), SHARED)
 
 
 def test_a_completed_response() -> None:

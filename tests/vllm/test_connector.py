@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("vllm.connections")
 
-from vllm.connections import HTTPConnection, HTTPResponseSizeExceededError
+from vllm.connections import HTTPConnection, HTTPResponseSizeExceededError, MediaRequestDownloadBudget
 from vllm.connections import global_http_connection as connection
 from vllm.exceptions import VLLMUnprocessableEntityError
 from vllm.multimodal.media import MediaConnector
@@ -199,8 +199,6 @@ def test_limit_without_content_length(
 def test_request_budget(
     plugin: Plugin, origin: Origin, fetch: Fetch, stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vllm.connections import MediaRequestDownloadBudget
-
     plugin.start()
     url = origin.on("/a.wav", Answer(fields=FRESH, body=sound(400_000)))
     if stored:
@@ -210,6 +208,33 @@ def test_request_budget(
     fetch("audio", url, download_budget=budget)
     with pytest.raises(VLLMUnprocessableEntityError, match="REQUEST_DOWNLOAD_SIZE_MB=1"):
         fetch("audio", url, download_budget=budget)
+
+
+def test_a_limit_is_noticed_while_more_would_come(
+    plugin: Plugin, origin: Origin, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request's budget is held to before the body's end, which may never come."""
+    plugin.start()
+    rest = threading.Event()
+    body = bytes(3 * 1024**2)
+    url = origin.on("/a.wav", Answer(fields=FRESH, body=[body, rest, body], length=2 * len(body)))
+    monkeypatch.setenv("VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", "1")
+    with pytest.raises(VLLMUnprocessableEntityError, match="REQUEST_DOWNLOAD_SIZE_MB=1"):
+        fetch("audio", url, download_budget=MediaRequestDownloadBudget())
+    assert not rest.is_set()
+    rest.set()
+
+
+def test_at_hand_is_what_vllm_would_dial(
+    plugin: Plugin, origin: Origin, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.start()
+    origin.on("/a", Answer(fields=FRESH, body=b"octets"))
+    url = f"http://127.0.0.1:{origin.port}/x/../a"
+    assert fetch.load(url, Taking()) == b"octets"
+    for name in ("get_bytes", "async_get_bytes"):
+        monkeypatch.setattr(connection, name, None)
+    assert fetch.load(url, Taking()) == b"octets"
 
 
 @pytest.mark.parametrize("fields", [{"Cache-Control": "max-age=600"}, {"Cache-Control": "no-store"}])

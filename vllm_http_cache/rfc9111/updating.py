@@ -59,11 +59,12 @@ def updated(
 def is_news(old: StoredResponse, new: StoredResponse, options: CacheOptions) -> bool:
     """Is there more to remember of *new*, the updated *old*, than when it was confirmed?
 
-    A response that is never used without being confirmed again may as well be taken for a little older than it is.
+    A response that was and is never used without being confirmed may as well be taken for a little older than it is.
     """
-    window = response_directives(new.fields, options).stale_while_revalidate
-    if window is not None or lifetime(new, options).seconds > 0:
-        return True
+    for stored in (old, new):
+        window = response_directives(stored.fields, options).stale_while_revalidate
+        if window is not None or lifetime(stored, options).seconds > 0:
+            return True
     if new.confirmed - old.confirmed >= min(UNNOTED, options.ttl / 60):
         return True
     changed = {name.lower() for name, _ in set(old.fields.lines) ^ set(new.fields.lines)}

@@ -123,9 +123,9 @@ class Home:
         try:
             fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
         except OSError as error:
-            if not (flags & os.O_CREAT and is_no_file(error)):
+            if not (flags & os.O_CREAT and is_no_file(error)) or isinstance(error, FileNotFoundError):
                 raise
-            self.unlink(path)
+            self._clear(path)
             fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
         if self.group and flags & os.O_CREAT:
             self._share(fd)
@@ -163,6 +163,14 @@ class Home:
             pass
         except IsADirectoryError:
             self.remove_folder(path)
+
+    def _clear(self, path: str) -> None:
+        """Remove what is in the place of a file: an empty folder, a link, a pipe. Not a file: it is another process's."""
+        status = self.status(path)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            self.remove_folder(path)
+        elif status is not None and not stat.S_ISREG(status.st_mode):
+            self.unlink(path)
 
     def remove_folder(self, path: str) -> bool:
         """Remove a folder if it is empty; whether it has gone."""

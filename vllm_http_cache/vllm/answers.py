@@ -21,6 +21,7 @@ from requests.structures import CaseInsensitiveDict
 from requests.utils import get_encoding_from_headers
 from yarl import URL
 
+from ..rfc9111.framing import announced_length
 from .attempt import is_being_stored
 
 if TYPE_CHECKING:
@@ -262,9 +263,10 @@ class _Reading:
     def joins(self) -> bool:
         """Whether to give all in one piece: joining pieces would take the memory twice.
 
-        vLLM has compared Content-Length with its limits then; what has none, or inflates, it has to count.
+        What announces no length, or inflates, vLLM has to count as it comes, for the sake of its limits.
         """
-        return self._attempt.joined and not self._inflating and "content-length" in self._fetched.response.fields
+        length = announced_length(self._fetched.response)
+        return length is not None and length <= self._attempt.joined and not self._inflating
 
     @property
     def unread_error(self) -> bool:

@@ -28,7 +28,8 @@ class Attempt:
     :param fetched: the answer that vLLM was last given.
     :param delivered: octets of it that vLLM has received, decoded.
     :param whole: whether that is all of it.
-    :param joined: whether who reads puts the pieces together anyway.
+    :param joined: of how many octets at most who reads puts the pieces together, having looked at their announced
+        number before; 0 where it does not.
     """
 
     url: str
@@ -38,7 +39,7 @@ class Attempt:
     fetched: Fetched | None = None
     delivered: int = 0
     whole: bool = False
-    joined: bool = False
+    joined: float = 0
 
     def check(self, target: Target) -> None:
         """Hold one hop to the policy, before the cache or the network is asked.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from functools import partial
-from http import HTTPStatus
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
+
+from urllib3.util import parse_url
 
 from .hops import Hop, first_hop
 
@@ -49,16 +51,14 @@ class Seam:
         if media is None:
             return None
         try:
-            hop = self._hop(attempt.url, None)
+            hop = self._hop(_dialled(attempt.url), None)
             attempt.check(hop.target)
-            fetched = media.cache.at_hand(hop.request, wait=wait)
+            fetched = media.cache.at_hand(hop.request, math.inf if largest is None else largest, wait=wait)
         except Exception:  # the long way round gives the reason
             return None
-        if fetched is None or fetched.response.status != HTTPStatus.OK:
+        if fetched is None or not fetched.body:
             return None
         content: bytes = fetched.body
-        if not content or (largest is not None and len(content) > largest):
-            return None
         attempt.begin(fetched)
         attempt.delivered, attempt.whole = len(content), True
         return content
@@ -113,6 +113,12 @@ class Seam:
         except ValueError:
             self._connection._validate_http_url(url)  # vLLM's own words, where it objects too
             raise
+
+
+@lru_cache(maxsize=4096)
+def _dialled(url: str) -> str:
+    """What vLLM's connector makes of a URL before it hands it to its connection."""
+    return parse_url(url).url
 
 
 class _Context:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,7 +83,8 @@ def _is_http(url: str) -> bool:
 
 @contextmanager
 def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
-    attempt = Attempt(url, getattr(connector, "allowed_media_domains", None) or (), joined=True)
+    downloads = getattr(connector, "download_budget", None)
+    attempt = Attempt(url, getattr(connector, "allowed_media_domains", None) or (), joined=_left(downloads))
     token = ATTEMPT.set(attempt)
     holder: Any = media_io if hasattr(media_io, "decoded_budget") else getattr(media_io, "image_io", None)
     budget = getattr(holder, "decoded_budget", None)
@@ -91,11 +93,19 @@ def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
         holder.decoded_budget = metered
     try:
         seam = getattr(getattr(connector, "connection", None), MARK, None)
-        yield _Loading(attempt, seam, getattr(connector, "download_budget", None), metered)
+        yield _Loading(attempt, seam, downloads, metered)
     finally:
         if metered is not None:
             holder.decoded_budget = budget
         ATTEMPT.reset(token)
+
+
+def _left(downloads: Any) -> float:
+    """The octets that a request may still receive."""
+    from vllm import envs
+
+    limit: float = getattr(envs, "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", 0)
+    return limit * 1024**2 - downloads.used if downloads is not None and limit > 0 else math.inf
 
 
 class _Loading:

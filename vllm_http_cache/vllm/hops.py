@@ -61,7 +61,7 @@ class Hop:
             fields, explicit = fields.without(("authorization", "cookie")), False
         elif not explicit:
             fields = fields.without(("authorization",))
-        return _hop(url, target, fields, explicit=explicit)
+        return _hop(url, target, fields, _implicit(target), explicit=explicit)
 
 
 def is_redirect(response: Response) -> bool:
@@ -74,28 +74,24 @@ def first_hop(url: str, headers: Mapping[str, str]) -> Hop:
     :param headers: the caller's, by which those that the clients add are replaced.
     :raises ValueError: it is no HTTP URL, or an ambiguous one.
     """
-    target = _address(url)[1]
-    implicit = _authorization(target.userinfo) or _netrc(target.host, _period())
-    return _first_hop(url, tuple(headers.items()), implicit)
+    return _first_hop(url, tuple(headers.items()), _implicit(_address(url)[1]))
 
 
 @lru_cache(maxsize=4096)
-def _first_hop(url: str, headers: tuple[tuple[str, str], ...], implicit: str | None) -> Hop:  # noqa: ARG001 - _hop finds it again
+def _first_hop(url: str, headers: tuple[tuple[str, str], ...], implicit: str | None) -> Hop:
     given = {name.lower() for name, _ in headers}
     fields = Fields([*(line for line in USUAL if line[0].lower() not in given), *headers])
-    return _hop(*_address(url), fields, explicit="authorization" in fields)
+    return _hop(*_address(url), fields, implicit, explicit="authorization" in fields)
 
 
-def _period() -> int:
-    """Another number every few seconds: what was remembered with the last is forgotten, as is a netrc file then."""
-    return int(time.monotonic()) // NETRC_SECONDS
+def _implicit(target: Target) -> str | None:
+    """The Authorization that the clients find themselves, in the URL or in netrc."""
+    return _authorization(target.userinfo) or _netrc(target.host, int(time.monotonic()) // NETRC_SECONDS)
 
 
-def _hop(url: str, target: Target, fields: Fields, *, explicit: bool) -> Hop:
-    if not explicit:
-        implicit = _authorization(target.userinfo) or _netrc(target.host, _period())
-        if implicit is not None:
-            fields = fields.replaced(("Authorization", implicit))
+def _hop(url: str, target: Target, fields: Fields, implicit: str | None, *, explicit: bool) -> Hop:
+    if implicit is not None and not explicit:
+        fields = fields.replaced(("Authorization", implicit))
     return Hop(url, target, Request("GET", recorded_uri(url), fields), explicit)
 
 
