@@ -102,10 +102,12 @@ def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
 
 def _left(downloads: Any) -> float:
     """The octets that a request may still receive."""
+    if downloads is None:
+        return math.inf
     from vllm import envs
 
     limit: float = getattr(envs, "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", 0)
-    return limit * 1024**2 - downloads.used if downloads is not None and limit > 0 else math.inf
+    return limit * 1024**2 - downloads.used if limit > 0 else math.inf
 
 
 class _Loading:
