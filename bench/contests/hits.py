@@ -20,6 +20,7 @@ from ..subjects.names import (
     OWN,
     RC_FILES,
     RC_SQLITE,
+    STORAGE,
 )
 from ..worker import Worker
 
@@ -31,6 +32,10 @@ TASKS = 64
 
 def hits(stage: Stage) -> None:
     floors = tuple(Entry("disk", floor, (("size", 100 * KB),)) for floor in FLOORS)
+    timings = stage.compare("hits", [Entry("disk", STORAGE, floors[0].options), *floors], Task("get"))
+    ours, floor = timings[STORAGE], timings[FLOORS[0]]
+    value = ratio(ours.rounds, floor.rounds) if ours.rounds and floor.rounds else None
+    stage.report(Row("hits", "FileStorage alone: hit", 2, value, against=FLOORS[0], note=ours.note))
     acc, requests = (ACC_FILES, ACC_SQLITE), (CC, CC_SEPARATE, RC_FILES, RC_SQLITE)
     _hits(stage, stage.vllm, 0.9, (OWN,), floors)
     _hits(stage, stage.vllm_async, 0.6, (OWN,))

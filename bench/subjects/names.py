@@ -12,5 +12,6 @@ RC_FILES = "requests-cache, files"
 RC_SQLITE = "requests-cache, SQLite"
 FLOORS = ("Path.read_bytes", "read into a ready buffer")
 WRITE = "write and rename"
+STORAGE = "FileStorage"
 NONE = "no cache"
 OURS = "vllm-http-cache"

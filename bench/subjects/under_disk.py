@@ -1,12 +1,21 @@
-"""The floor: what the disk operations cost without any cache."""
+"""The floor: what the disk operations cost without any cache; and what the storage makes of them."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+from vllm_http_cache import CacheOptions, FileStorage
+from vllm_http_cache.rfc9111.message import Fields, StoredResponse
+from vllm_http_cache.rfc9111.target import cache_key
+from vllm_http_cache.storage.protocol import Record
+
 from . import Makers, Subject
-from .names import FLOORS, WRITE
+from .names import FLOORS, STORAGE, WRITE
+
+URI = "http://media.example/100k.bin"
+KEY = cache_key(URI, CacheOptions())
 
 
 class Floor(Subject):
@@ -47,6 +56,31 @@ class ReadyBuffer(Floor):
         return b""
 
 
+class Storage(Floor):
+    """A record and its body, the digest compared, and no HTTP."""
+
+    def open(self, folder: Path) -> None:
+        self._storage = FileStorage(folder)
+        writer = self._storage.create_body(KEY, len(self._content))
+        assert writer is not None
+        writer.write(self._content)
+        now = time.time()
+        stored = StoredResponse(URI, 200, Fields(), (), now, now, now, writer.commit())
+        assert self._storage.swap(KEY, None, Record((stored,)))
+
+    def close(self) -> None:
+        self._storage.close()
+
+    def get(self, url: str) -> bytes:
+        record = self._storage.read(KEY)
+        assert record is not None and record.responses[0].body is not None
+        reader = self._storage.open_body(record.responses[0].body)
+        assert reader is not None
+        data = reader.read(0, reader.length)
+        reader.close()
+        return data
+
+
 class Write(Floor):
     """A new file, put into its place when whole."""
 
@@ -58,4 +92,6 @@ class Write(Floor):
         return b""
 
 
-SUBJECTS: Makers = {"disk": {**dict(zip(FLOORS, (ReadBytes, ReadyBuffer), strict=True)), WRITE: Write}}
+SUBJECTS: Makers = {
+    "disk": {**dict(zip(FLOORS, (ReadBytes, ReadyBuffer), strict=True)), STORAGE: Storage, WRITE: Write}
+}
