@@ -24,7 +24,7 @@ from .course import Course
 from .downloads import Broken
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
-from .hits import Hit, Hits, Look
+from .hits import Hit, Hits
 from .loops import Task, in_thread, spawn
 from .rfc9111.judging import merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
@@ -92,7 +92,7 @@ class Cache:
         look = self.hits.look(request)
         if look is not None and look.hit is not None:
             return self._hand_out(look.hit, CachedBody, caller, resume)
-        fetched = self._drive(exchange(request, self.options), request, send, caller, look)
+        fetched = self._drive(exchange(request, self.options), Course(self, request, caller, look), send)
         assert fetched is not None
         return fetched
 
@@ -105,7 +105,7 @@ class Cache:
             look = self.hits.look(request, wait=False)
         if look is not None and look.hit is not None:
             return self._hand_out(look.hit, AsyncCachedBody, caller, resume)
-        fetched = await self._adrive(exchange(request, self.options), request, send, caller, look)
+        fetched = await self._adrive(exchange(request, self.options), Course(self, request, caller, look), send)
         assert fetched is not None
         return fetched
 
@@ -156,17 +156,7 @@ class Cache:
         """A download of *key* has begun."""
         self._downloads[download] = key
 
-    def _drive(
-        self,
-        way: Exchange,
-        request: Request,
-        send: Send,
-        caller: Caller,
-        look: Look | None = None,
-        *,
-        background: bool = False,
-    ) -> Fetched | None:
-        course = Course(self, request, caller, look, background=background)
+    def _drive(self, way: Exchange, course: Course, send: Send) -> Fetched | None:
         said: Any = None
         try:
             while True:
@@ -187,7 +177,7 @@ class Cache:
                     case _:
                         said = course.storage_step(step)
         except StopIteration as end:
-            return course.end(end.value, CachedBody, partial(self.fetch, request, send, caller))
+            return course.end(end.value, CachedBody, partial(self.fetch, course.request, send, course.caller))
         except BaseException:
             if (source := course.give_up()) is not None:
                 source.close()
@@ -195,17 +185,7 @@ class Cache:
         finally:
             way.close()
 
-    async def _adrive(
-        self,
-        way: Exchange,
-        request: Request,
-        send: AsyncSend,
-        caller: Caller,
-        look: Look | None = None,
-        *,
-        background: bool = False,
-    ) -> Fetched | None:
-        course = Course(self, request, caller, look, background=background)
+    async def _adrive(self, way: Exchange, course: Course, send: AsyncSend) -> Fetched | None:
         said: Any = None
         try:
             while True:
@@ -231,7 +211,7 @@ class Cache:
                     case _:
                         said = await in_thread(course.storage_step, step)
         except StopIteration as end:
-            return course.end(end.value, AsyncCachedBody, partial(self.afetch, request, send, caller))
+            return course.end(end.value, AsyncCachedBody, partial(self.afetch, course.request, send, course.caller))
         except BaseException:
             if (source := course.give_up()) is not None:
                 with anyio.CancelScope(shield=True), suppress(Exception):
@@ -246,7 +226,7 @@ class Cache:
         def run() -> None:
             try:
                 way = revalidate(request, self.options)
-                fetched = self._drive(way, request, send, Caller(), background=True)
+                fetched = self._drive(way, Course(self, request, Caller(), background=True), send)
                 if fetched is not None:
                     while isinstance(fetched.body, CachedBody) and fetched.body.storing and fetched.body.read():
                         pass
@@ -267,7 +247,7 @@ class Cache:
         async def run() -> None:
             try:
                 way = revalidate(request, self.options)
-                fetched = await self._adrive(way, request, send, Caller(), background=True)
+                fetched = await self._adrive(way, Course(self, request, Caller(), background=True), send)
                 if fetched is not None:
                     while (
                         isinstance(fetched.body, AsyncCachedBody) and fetched.body.storing and await fetched.body.read()

@@ -51,8 +51,8 @@ class Course:
         self._cache = cache
         self._look = look  # that was taken just now
         self._background = background
-        self._request = request
-        self._caller = caller
+        self.request = request
+        self.caller = caller
         self._key = ""
         self._flight = ""
         self._seat: Seat | None = None
@@ -121,10 +121,10 @@ class Course:
     def enter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
         if in_a_loop():  # which may be the one that we would wait for
             return Alone()
-        boarding = Boarding(self._cache, self._caller, flight, bell := ThreadBell())
+        boarding = Boarding(self._cache, self.caller, flight, bell := ThreadBell())
         try:
             if boarding.queued:
-                bell.wait(self._caller.timeout)
+                bell.wait(self.caller.timeout)
             for pause in boarding:
                 time.sleep(pause)
         finally:
@@ -132,10 +132,10 @@ class Course:
         return boarding.outcome
 
     async def aenter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
-        boarding = Boarding(self._cache, self._caller, flight, bell := task_bell())
+        boarding = Boarding(self._cache, self.caller, flight, bell := task_bell())
         try:
             if boarding.queued:
-                await bell.wait(self._caller.timeout)
+                await bell.wait(self.caller.timeout)
             look = partial(next, iter(boarding), None)
             remote = self._cache.storage.remote
             while (pause := await in_thread(look) if remote else look()) is not None:  # noqa: ASYNC110 - no disk rings
@@ -253,7 +253,7 @@ class Course:
             seat.disperse(remember=not failing)
         if outcome.arrived is not None:
             self._count("forwarded", outcome.status)
-            if self._cache.metrics is not None and self._request.method != "HEAD":
+            if self._cache.metrics is not None and self.request.method != "HEAD":
                 self._cache.metrics.received(announced_length(outcome.arrived.response) or 0)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native, outcome.status)
         stored = outcome.stored
@@ -263,10 +263,10 @@ class Course:
         if isinstance(supply, StoredSupply) and outcome.span is not None:
             supply.cut(*outcome.span)
         if outcome.status.detail is not None:
-            log.info("%s: %s, answered %d", redacted(self._request.uri), outcome.status.detail, outcome.response.status)
+            log.info("%s: %s, answered %d", redacted(self.request.uri), outcome.status.detail, outcome.response.status)
         self._count(_outcome(outcome), outcome.status, 0 if self._led else supply.length or 0)
         continuable = stored is not None and outcome.response.status == stored.status
-        body = kind(supply, self._caller, stored, resume if continuable and not self._led else None, own=self._led)
+        body = kind(supply, self.caller, stored, resume if continuable and not self._led else None, own=self._led)
         return Fetched(outcome.response, body, status=outcome.status, refuse=self._veto(stored, supply, body))
 
     def _count(self, outcome: Outcome, status: CacheStatus, octets: int = 0) -> None:
@@ -281,7 +281,7 @@ class Course:
             )
 
     def _veto(self, stored: StoredResponse | None, supply: Supply, body: Any) -> Callable[[], None]:
-        cache, key, uri = self._cache, self._key, self._request.uri
+        cache, key, uri = self._cache, self._key, self.request.uri
 
         def refuse() -> None:
             ref = stored.body if stored else None
