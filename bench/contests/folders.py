@@ -14,10 +14,10 @@ FEW = 100
 MOST = 1.5
 OPERATIONS = {  # of subjects/under_folder.py
     "get": "hit on one of 100 entries",
-    "any": "hit on any entry",
+    "first": "first hit on an entry",
     "store": "store",
 }
-OURS_ALONE = {"bare": "hit on any entry, of the cache alone"}
+OURS_ALONE = {"bare": "first hit on an entry, of the cache alone"}
 OPENING = 100.0  # milliseconds
 
 

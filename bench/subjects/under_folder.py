@@ -34,6 +34,7 @@ class Filled(Subject):
     def __init__(self, entries: int) -> None:
         self._entries = entries
         self._number = 0
+        self._unused: list[str] = []
         self._hot: Iterator[str] = cycle([_url("hot", number) for number in range(HOT)])
 
     def open(self, folder: Path) -> None:
@@ -45,9 +46,9 @@ class Filled(Subject):
         """One of a hundred entries, in turn."""
         return self._read(next(self._hot))
 
-    def any(self, url: str) -> bytes:
-        """Any of all entries, each as likely as another."""
-        return self._read(self._any())
+    def first(self, url: str) -> bytes:
+        """One that this process has not used before."""
+        return self._read(self._next())
 
     def bare(self, url: str) -> bytes:
         """The same without a client."""
@@ -63,8 +64,15 @@ class Filled(Subject):
         self._store(_url("new", self._number), CONTENT)
         return b""
 
-    def _any(self) -> str:
-        return _url("other", random.randrange(self._entries))
+    def _next(self) -> str:
+        if not self._unused:
+            self._unused = [_url("other", number) for number in range(self._entries)]
+            random.shuffle(self._unused)
+            self._forget()
+        return self._unused.pop()
+
+    def _forget(self) -> None:
+        """As another process would begin."""
 
     def _fill(self, folder: Path) -> None:
         raise NotImplementedError
@@ -93,7 +101,14 @@ class Ours(Filled):
             assert storage.swap(key, None, Record((stored,)))
         storage.close()
         self._folder = folder
-        self._cache = Cache(FileStorage(folder))
+        self._begin()
+
+    def _forget(self) -> None:
+        self.close()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._cache = Cache(FileStorage(self._folder))
         nowhere = httpx.MockTransport(lambda _: httpx.Response(599))
         self._client = httpx.Client(transport=CacheTransport(nowhere, self._cache))
 
@@ -102,11 +117,11 @@ class Ours(Filled):
         self._cache.close()
 
     def bare(self, url: str) -> bytes:
-        return self._fetch(self._any(), b"")
+        return self._fetch(self._next(), b"")
 
     def opening(self, url: str) -> bytes:
         storage = FileStorage(self._folder)
-        assert storage.read(cache_key(self._any(), CacheOptions())) is not None
+        assert storage.read(cache_key(self._next(), CacheOptions())) is not None
         storage.close()
         return b""
 
