@@ -118,6 +118,9 @@ NEVER_FRESH = ("Cache-Control: no-cache", 'ETag: "1"')
         ((f"Expires: {date(3600)}",), ("Expires: 0",), True),  # what is stored must not stay fresh
         ((f"Expires: {date(3600)}",), (f"Expires: {date(3601)}",), True),
         ((*NEVER_FRESH, "Vary: Accept"), ("Vary: Accept",), False),
+        ((*NEVER_FRESH, "Age: 5", "Expires: 0"), (f"Date: {date(100)}", "Age: 7", f"Expires: {date(-5)}"), False),
+        (("Cache-Control: max-age=1",), (f"Date: {date(100)}",), True),
+        (("Cache-Control: max-age=0, stale-while-revalidate=5",), (f"Date: {date(100)}",), True),
     ],
 )
 def test_what_is_worth_noting(before: tuple[str, ...], lines: tuple[str, ...], expected: bool) -> None:
@@ -132,7 +135,7 @@ def test_a_confirmation_is_noted_now_and_then() -> None:
     assert is_news(stored, replace(new, confirmed=stored.confirmed + UNNOTED), SHARED)
     brief = replace(SHARED, ttl=120.0)
     assert is_news(stored, replace(new, confirmed=stored.confirmed + 2), brief)
-    assert not is_news(stored, replace(new, confirmed=stored.confirmed + 1), brief)
+    assert not is_news(stored, replace(new, confirmed=stored.confirmed + 1.99), brief)
     assert is_news(stored, replace(new, confirmed=stored.confirmed, uri=f"{stored.uri}?another-signature"), SHARED)
 
 
