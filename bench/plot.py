@@ -36,8 +36,10 @@ def draw(results: Results, path: Path) -> None:
     figure.suptitle(
         f"{about['command']} - {about['date']} - {about['processor']}, {about['file system']}, {about['python']}",
         fontsize=8,
+        y=0.005,
+        verticalalignment="bottom",
     )
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.02, 1, 1))
     figure.savefig(path.with_suffix(".png"), dpi=120, metadata={"Software": None})
     figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     plt.close(figure)
