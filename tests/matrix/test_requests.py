@@ -224,7 +224,7 @@ def test_a_veto_on_an_answer_without_a_cache_is_nothing(origin: Origin) -> None:
 
 def test_an_unread_response_lets_go_when_collected(session: requests.Session, origin: Origin) -> None:
     more = threading.Event()
-    body: list[Part] = [b"first", more, *[b"x" * 65536] * 100]
+    body: list[Part] = [b"first", more, *[b"x" * 65536] * 1000]
     url = origin.on("/", Answer(fields=FRESH, body=body), Answer(fields=FRESH, body=b"whole"))
     response = session.get(url, stream=True)
     assert next(response.iter_content(5)) == b"first"

@@ -95,7 +95,7 @@ def test_a_leader_cancelled_in_mid_body_harms_no_follower(client: Client, origin
 def test_when_all_are_cancelled_the_fetch_stops(client: Client, origin: Origin) -> None:
     """C25: and the next caller begins anew."""
     more = threading.Event()
-    body: list[Part] = [b"first", more, *[b"x" * 65536] * 100]
+    body: list[Part] = [b"first", more, *[b"x" * 65536] * 1000]
     url = origin.on("/", Answer(fields=FRESH, body=body), Answer(fields=FRESH, body=b"whole"))
     for caller in start(client, origin, url, 3):
         caller.cancel()
