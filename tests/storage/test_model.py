@@ -97,7 +97,8 @@ class Model(RuleBasedStateMachine):
     def create(self, storage: int, name: str, length: int, known: bool) -> object:
         writer = self.storages[storage].create_body(name, length if known else None)
         if writer is None:
-            assert usage(self.storages[0]).used > BOUND / 3, "there was room"
+            taken = usage(self.storages[0])
+            assert taken.used + taken.reserved > BOUND / 3, "there was room"
             return multiple()
         data = os.urandom(length)
         assert isinstance(writer, FileBodyWriter)
