@@ -41,7 +41,6 @@ class Hit(NamedTuple):
 class Look(NamedTuple):
     """What was found on the way to a hit: what is on record (None: nothing), and the hit, if it is one."""
 
-    key: str
     record: Record | None
     hit: Hit | None
 
@@ -95,11 +94,11 @@ class Hits:
         key = cache_key(request.uri, self._options) if memo is None else memo.key
         record = self._storage.read(key, wait=wait)
         if record is None:
-            return Look(key, None, None)
+            return Look(None, None)
         if memo is None or record is not memo.record:
             memo = self._learn(request, key, record)
         memo.plain = request
-        return Look(key, record, self._hit(memo, largest, wait=wait))
+        return Look(record, self._hit(memo, largest, wait=wait))
 
     def _hit(self, memo: _Memo, largest: float, *, wait: bool) -> Hit | None:
         now, stands = self._clock(), memo.standing

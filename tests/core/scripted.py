@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 import anyio.lowlevel
 
+from tests.core.memory import MemoryStorage
 from vllm_http_cache import Cache
 from vllm_http_cache.rfc9111.message import Fields, Request, Response
 from vllm_http_cache.wire import Fetched, Reply
@@ -124,3 +125,11 @@ def fetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes
 
 async def afetch(cache: Cache, origin: Origin, request: Request | None = None) -> bytes:
     return await awhole(await cache.afetch(request or get(), origin.asend))
+
+
+def status(fetched: Fetched) -> str:
+    return fetched.response.fields.get("cache-status") or ""
+
+
+def nothing_left(cache: Cache, storage: MemoryStorage) -> bool:
+    return (len(cache.flights), storage.open_readers, storage.open_writers) == (0, 0, 0)

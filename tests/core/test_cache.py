@@ -1,39 +1,20 @@
-"""The drivers: an exchange against a storage and an origin, for threads and tasks, alone and together."""
+"""The drivers: an exchange against a storage and an origin, for threads and tasks."""
 
 from __future__ import annotations
 
-import asyncio
 import gzip
-import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from tests.core.memory import MemoryStorage
-from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
+from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok, status, whole
 from vllm_http_cache import Cache, CacheOptions
-from vllm_http_cache.bodies import TURN
-from vllm_http_cache.cache import AT_HAND
-from vllm_http_cache.downloads import CHUNK
 from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
-from vllm_http_cache.rfc9111.options import Mode
-from vllm_http_cache.storage.protocol import Record
-from vllm_http_cache.wire import Caller, Fetched
-
-CALLERS = 32
-
-
-def status(fetched: Fetched) -> str:
-    return fetched.response.fields.get("cache-status") or ""
-
-
-def nothing_left(cache: Cache, storage: MemoryStorage) -> bool:
-    return (len(cache.flights), storage.open_readers, storage.open_writers) == (0, 0, 0)
 
 
 def test_a_miss_is_stored_and_then_hit(cache: Cache, storage: MemoryStorage) -> None:
@@ -224,198 +205,59 @@ def test_only_if_cached_never_asks_the_origin(storage: MemoryStorage) -> None:
     assert len(origin) == 0
 
 
-# Together.
+@pytest.mark.parametrize("missing", [0, 8])
+def test_parts_that_make_a_coded_body_must_make_a_whole_one(cache: Cache, storage: MemoryStorage, missing: int) -> None:
+    coded = gzip.compress(b"hello" * 1000)
+    coded = coded[: len(coded) - missing]
+    fields = {"Cache-Control": "max-age=60", "ETag": '"1"', "Content-Encoding": "gzip"}
 
-
-def test_cold_threads_share_one_request(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(b"x" * 1_000_000, cache_control="max-age=60"))
-    origin.held.clear()
-    with ThreadPoolExecutor(CALLERS) as pool:
-        bodies = [pool.submit(fetch, cache, origin) for _ in range(CALLERS)]
-        assert origin.arrived.wait(10)
-        origin.held.set()
-        assert {body.result(10) for body in bodies} == {b"x" * 1_000_000}
-    assert len(origin) == 1 and nothing_left(cache, storage)
-
-
-@pytest.mark.anyio
-async def test_cold_tasks_share_one_request(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(b"x" * 1_000_000, cache_control="max-age=60"))
-    origin.held.clear()
-    bodies: list[bytes] = []
-
-    async def one() -> None:
-        bodies.append(await afetch(cache, origin))
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(CALLERS):
-            tasks.start_soon(one)
-        while not origin.arrived.is_set():
-            await anyio.sleep(0.001)
-        await anyio.wait_all_tasks_blocked()
-        origin.held.set()
-    assert bodies == [b"x" * 1_000_000] * CALLERS
-    assert len(origin) == 1 and nothing_left(cache, storage)
-
-
-@pytest.mark.anyio
-async def test_a_just_stale_response_is_validated_once_for_all(cache: Cache, clock: Clock) -> None:
     def answer(request: Request) -> Answer:
-        if "if-none-match" in request.fields:
-            return 304, {"ETag": '"1"', "Cache-Control": "max-age=60"}, []
-        return ok(cache_control="max-age=1", etag='"1"')
+        asked = request.fields.get("range")
+        if asked is None:
+            return 200, fields, [coded]
+        first, last = (int(number or len(coded) - 1) for number in asked.removeprefix("bytes=").split("-"))
+        return 206, {**fields, "Content-Range": f"bytes {first}-{last}/{len(coded)}"}, [coded[first : last + 1]]
 
     origin = Origin(answer)
-    await afetch(cache, origin)
-    clock.now += 2
-    async with anyio.create_task_group() as tasks:
-        for _ in range(100):
-            tasks.start_soon(afetch, cache, origin)
-    assert len(origin) == 2
+    fetch(cache, origin, get(Range="bytes=0-9"))
+    assert fetch(cache, origin) == coded
+    assert "range" in origin.asked[1].fields
+    assert (coded in storage.bodies.values()) is (missing == 0)
+    assert ("hit" in status(cache.fetch(get(), origin.send))) is (missing == 0)
 
 
-@pytest.mark.anyio
-async def test_what_is_not_storable_is_asked_for_in_parallel(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(cache_control="no-store"))
-    await afetch(cache, origin)
-    origin.held.clear()
-    async with anyio.create_task_group() as tasks:
-        for _ in range(CALLERS):
-            tasks.start_soon(afetch, cache, origin)
-        with anyio.fail_after(10):
-            while len(origin) < CALLERS + 1:
-                await anyio.sleep(0.001)
-        origin.held.set()
-    assert nothing_left(cache, storage)
+def test_a_304_that_says_expired_ends_a_fresh_response(cache: Cache, clock: Clock) -> None:
+    def answer(request: Request) -> Answer:
+        if "if-none-match" in request.fields:
+            return 304, {"ETag": '"1"', "Expires": "0"}, []
+        return 200, {"ETag": '"1"', "Expires": format_http_date(clock.now + 3600)}, [b"body"]
+
+    origin = Origin(answer)
+    fetch(cache, origin)
+    fetch(cache, origin, get(Cache_Control="no-cache"))
+    assert "hit" not in status(cache.fetch(get(), origin.send))
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("after_the_head", [False, True])
-async def test_a_cancelled_leader_costs_at_most_one_more_request(
-    cache: Cache, storage: MemoryStorage, after_the_head: bool
-) -> None:
-    origin = Origin(ok(b"x" * 1_000_000, cache_control="max-age=60"))
-    origin.held.clear()
-    bodies: list[bytes] = []
-    leader = anyio.CancelScope()
+def test_a_304_whose_end_does_not_come_is_closed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: Request) -> Answer:
+        if "if-none-match" in request.fields:
+            return 304, {}, [OSError("gone")]
+        return ok(cache_control="no-cache", etag='"1"')
 
-    async def lead() -> None:
-        with leader:
-            fetched = await cache.afetch(get(), origin.asend)
-            try:
-                await anyio.sleep_forever()
-            finally:
-                await fetched.body.aclose()
-
-    async def follow() -> None:
-        bodies.append(await afetch(cache, origin))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lead)
-        while not origin.arrived.is_set():
-            await anyio.sleep(0.001)
-        for _ in range(CALLERS):
-            tasks.start_soon(follow)
-        await anyio.wait_all_tasks_blocked()
-        if after_the_head:
-            origin.held.set()
-            while not origin.bodies:
-                await anyio.sleep(0.001)
-        leader.cancel()
-        await anyio.sleep(0)
-        origin.held.set()
-    assert bodies == [b"x" * 1_000_000] * CALLERS
-    assert len(origin) <= 2 and nothing_left(cache, storage)
+    origin = Origin(answer)
+    assert [fetch(cache, origin) for _ in range(2)] == [b"body"] * 2
+    assert [body.closed for body in origin.bodies] == [True, True]
 
 
-@pytest.mark.anyio
-async def test_when_all_are_cancelled_the_fetch_stops_and_nothing_is_left(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * 1000] * 1000))
+def test_without_threads_there_are_answers_all_the_same(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-    async def one() -> None:
-        fetched = await cache.afetch(get(), origin.asend)
-        try:
-            await fetched.body.read()
-            await anyio.sleep_forever()
-        finally:
-            await fetched.body.aclose()
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(CALLERS):
-            tasks.start_soon(one)
-        while not origin.bodies:
-            await anyio.sleep(0.001)
-        tasks.cancel_scope.cancel()
-    with anyio.fail_after(10):
-        while not (origin.bodies[0].closed and nothing_left(cache, storage)):
-            await anyio.sleep(0.001)
-    assert storage.records == {}
-
-
-def test_a_waiter_keeps_its_own_time_out(cache: Cache, storage: MemoryStorage) -> None:
+    monkeypatch.setattr(threading.Thread, "start", start)
     origin = Origin(ok(cache_control="max-age=60"))
-    origin.held.clear()
-    leader = threading.Thread(target=fetch, args=(cache, origin))
-    leader.start()
-    assert origin.arrived.wait(10)
-    with pytest.raises(TimeoutError):
-        cache.fetch(get(), origin.send, Caller(timeout=0.01))
-    origin.held.set()
-    leader.join(10)
-    assert len(origin) == 1 and nothing_left(cache, storage)
-
-
-def test_threads_and_loops_share_one_request(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(b"x" * 1_000_000, cache_control="max-age=60"))
-    origin.held.clear()
-
-    def in_a_loop() -> list[bytes]:
-        async def together() -> list[bytes]:
-            return list(await asyncio.gather(*(afetch(cache, origin) for _ in range(4))))
-
-        return asyncio.run(together())
-
-    with ThreadPoolExecutor(8) as pool:
-        loops = [pool.submit(in_a_loop) for _ in range(2)]
-        threads = [pool.submit(fetch, cache, origin) for _ in range(4)]
-        assert origin.arrived.wait(10)
-        origin.held.set()
-        bodies = [body for loop in loops for body in loop.result(10)] + [thread.result(10) for thread in threads]
-    assert bodies == [b"x" * 1_000_000] * 12
-    assert len(origin) <= 2 and nothing_left(cache, storage)
-
-
-def test_a_cache_serves_one_event_loop_after_another(cache: Cache) -> None:
-    origin = Origin(ok(cache_control="max-age=60"))
-    assert [asyncio.run(afetch(cache, origin)) for _ in range(2)] == [b"body"] * 2
+    assert [fetch(cache, origin) for _ in range(2)] == [b"body"] * 2
     assert len(origin) == 1
-
-
-def test_a_loop_that_ends_with_its_body_leaves_no_flight(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(cache_control="max-age=60"))
-
-    async def take_the_last_octet_and_go(number: int) -> None:
-        fetched = await cache.afetch(get(f"http://origin.test/{number}"), origin.asend)
-        await fetched.body.read()
-
-    for number in range(50):
-        asyncio.run(take_the_last_octet_and_go(number))
-        assert len(cache.flights) == 0 and storage.open_writers == 0
-
-
-def test_a_forked_child_leads_its_own_flights(cache: Cache) -> None:
-    origin = Origin(ok(cache_control="max-age=60"))
-    origin.held.clear()
-    leader = threading.Thread(target=fetch, args=(cache, origin))
-    leader.start()
-    assert origin.arrived.wait(10)
-    child = os.fork()
-    if child == 0:
-        origin.held.set()
-        os._exit(0 if fetch(cache, origin) == b"body" else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    origin.held.set()
-    leader.join(10)
+    cache.close()
 
 
 # In the background.
@@ -470,173 +312,3 @@ def test_a_body_thrown_away_unread_stops_its_download(cache: Cache, storage: Mem
     del fetched
     fetch(cache, origin, get("http://origin.test/other"))
     assert origin.bodies[0].closed and nothing_left(cache, storage)
-
-
-def test_a_small_fresh_hit_is_at_hand_whole(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
-    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * 300_000, b"y" * 300_000]))
-    assert cache.at_hand(get()) is None
-    body = fetch(cache, origin)
-    at_hand = cache.at_hand(get())
-    assert at_hand is not None
-    assert (at_hand.body, status(at_hand)) == (body, status(cache.fetch(get(), origin.send)))
-    at_hand.refuse()
-    assert cache.at_hand(get()) is None
-    fetch(cache, origin)
-    clock.now += 60
-    assert cache.at_hand(get()) is None
-    assert nothing_left(cache, storage)
-
-
-def test_no_damaged_large_or_distant_hit_is_at_hand(cache: Cache, storage: MemoryStorage) -> None:
-    large = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * AT_HAND, b"x"]))
-    fetch(cache, large)
-    assert cache.at_hand(get()) is None
-    cache.forget(get().uri)
-    origin = Origin(ok(cache_control="max-age=60"))
-    fetch(cache, origin)
-    storage.slow = True
-    with pytest.raises(BlockingIOError):
-        cache.at_hand(get(), wait=False)
-    assert cache.at_hand(get()) is not None
-    storage.damaged_from = 0
-    assert cache.at_hand(get()) is None
-    storage.damaged_from = None
-    assert cache.at_hand(get()) is None  # it has been dropped
-    assert storage.open_readers == 0
-
-
-@pytest.mark.anyio
-async def test_others_have_their_turn_while_much_is_read(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * CHUNK] * 16))
-    await afetch(cache, origin)
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await anyio.lowlevel.checkpoint()
-            turns += 1
-
-    fetched = await cache.afetch(get(), origin.asend)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(other)
-        while await fetched.body.read():
-            pass
-        assert turns
-        tasks.cancel_scope.cancel()
-
-
-@pytest.mark.anyio
-async def test_what_is_ready_ends_with_the_turn(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * CHUNK] * 16))
-    await afetch(cache, origin)
-    fetched = await cache.afetch(get(), origin.asend)
-    octets = 0
-    while data := fetched.body.ready():
-        octets += len(data)
-    assert (data, octets) == (None, TURN)
-    while data := await fetched.body.read():
-        octets += len(data)
-    assert octets == 16 * CHUNK
-
-
-@pytest.mark.parametrize("missing", [0, 8])
-def test_parts_that_make_a_coded_body_must_make_a_whole_one(cache: Cache, storage: MemoryStorage, missing: int) -> None:
-    coded = gzip.compress(b"hello" * 1000)
-    coded = coded[: len(coded) - missing]
-    fields = {"Cache-Control": "max-age=60", "ETag": '"1"', "Content-Encoding": "gzip"}
-
-    def answer(request: Request) -> Answer:
-        asked = request.fields.get("range")
-        if asked is None:
-            return 200, fields, [coded]
-        first, last = (int(number or len(coded) - 1) for number in asked.removeprefix("bytes=").split("-"))
-        return 206, {**fields, "Content-Range": f"bytes {first}-{last}/{len(coded)}"}, [coded[first : last + 1]]
-
-    origin = Origin(answer)
-    fetch(cache, origin, get(Range="bytes=0-9"))
-    assert fetch(cache, origin) == coded
-    assert "range" in origin.asked[1].fields
-    assert (coded in storage.bodies.values()) is (missing == 0)
-    assert ("hit" in status(cache.fetch(get(), origin.send))) is (missing == 0)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("remote", [False, True])
-async def test_what_may_wait_for_a_network_is_asked_in_a_thread(
-    cache: Cache, storage: MemoryStorage, remote: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    claim = storage.claim
-    storage.remote = remote
-
-    def asking(flight: str) -> object:
-        asked.append(threading.get_ident())
-        return claim(flight)
-
-    monkeypatch.setattr(storage, "claim", asking)
-    assert await afetch(cache, Origin(ok(cache_control="max-age=60"))) == b"body"
-    assert [ident != threading.get_ident() for ident in asked] == [remote]
-
-
-def test_a_304_that_says_expired_ends_a_fresh_response(cache: Cache, clock: Clock) -> None:
-    def answer(request: Request) -> Answer:
-        if "if-none-match" in request.fields:
-            return 304, {"ETag": '"1"', "Expires": "0"}, []
-        return 200, {"ETag": '"1"', "Expires": format_http_date(clock.now + 3600)}, [b"body"]
-
-    origin = Origin(answer)
-    fetch(cache, origin)
-    fetch(cache, origin, get(Cache_Control="no-cache"))
-    assert "hit" not in status(cache.fetch(get(), origin.send))
-
-
-def test_a_304_whose_end_does_not_come_is_closed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(request: Request) -> Answer:
-        if "if-none-match" in request.fields:
-            return 304, {}, [OSError("gone")]
-        return ok(cache_control="no-cache", etag='"1"')
-
-    origin = Origin(answer)
-    assert [fetch(cache, origin) for _ in range(2)] == [b"body"] * 2
-    assert [body.closed for body in origin.bodies] == [True, True]
-
-
-def test_without_threads_there_are_answers_all_the_same(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    origin = Origin(ok(cache_control="max-age=60"))
-    assert [fetch(cache, origin) for _ in range(2)] == [b"body"] * 2
-    assert len(origin) == 1
-    cache.close()
-
-
-@pytest.mark.parametrize(
-    "mode, reads",  # before a flight, and again by its leader
-    [("off", 0), ("no-store", 1), ("reload", 1), ("no-cache", 1), ("force-cache", 2), ("default", 2)],
-)
-def test_a_record_is_read_no_more_often_than_needed(
-    storage: MemoryStorage, mode: Mode, reads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, keys = storage.read, []
-
-    def counted(key: str, *, wait: bool = True) -> Record | None:
-        keys.append(key)
-        return read(key, wait=wait)
-
-    monkeypatch.setattr(storage, "read", counted)
-    fetch(Cache(storage, CacheOptions(mode=mode)), Origin(ok(cache_control="no-store")))
-    assert len(keys) == reads
-
-
-def test_at_hand_are_contents_only(cache: Cache) -> None:
-    origin = Origin((404, {"Cache-Control": "max-age=60", "Content-Length": "4"}, [b"body"]))
-    fetch(cache, origin)
-    assert "hit" in status(cache.fetch(get(), origin.send))
-    assert cache.at_hand(get()) is None
-    cache.forget(get().uri)
-    fetch(cache, Origin(ok(cache_control="max-age=60")))
-    assert cache.at_hand(get(), 3) is None
-    assert cache.at_hand(get(), 4) is not None

@@ -10,7 +10,10 @@ import hashlib
 import json
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import httpx
@@ -36,6 +39,17 @@ class Heard:
                 self._first = False
                 print("first", flush=True)
 
+    @contextmanager
+    def body(self) -> Iterator[Any]:
+        """The digest of one caller's body, to be updated."""
+        digest = hashlib.sha256()
+        try:
+            yield digest
+        except httpx.HTTPError as error:
+            self.errors.append(repr(error))
+        else:
+            self.digests.add(digest.hexdigest())
+
     def report(self) -> None:
         print(json.dumps({"digests": sorted(self.digests), "errors": self.errors}), flush=True)
 
@@ -47,16 +61,11 @@ async def tasks(folder: str, url: str, callers: int, heard: Heard) -> None:
     ):
 
         async def one() -> None:
-            digest = hashlib.sha256()
-            try:
+            with heard.body() as digest:
                 async with client.stream("GET", url, timeout=20) as response:
                     async for chunk in response.aiter_raw():
                         heard.octets()
                         digest.update(chunk)
-            except httpx.HTTPError as error:
-                heard.errors.append(repr(error))
-            else:
-                heard.digests.add(digest.hexdigest())
 
         print("ready", flush=True)
         await anyio.to_thread.run_sync(sys.stdin.readline)
@@ -73,16 +82,10 @@ def threads(folder: str, url: str, callers: int, heard: Heard) -> None:
     ):
 
         def one() -> None:
-            digest = hashlib.sha256()
-            try:
-                with client.stream("GET", url, timeout=20) as response:
-                    for chunk in response.iter_raw():
-                        heard.octets()
-                        digest.update(chunk)
-            except httpx.HTTPError as error:
-                heard.errors.append(repr(error))
-            else:
-                heard.digests.add(digest.hexdigest())
+            with heard.body() as digest, client.stream("GET", url, timeout=20) as response:
+                for chunk in response.iter_raw():
+                    heard.octets()
+                    digest.update(chunk)
 
         print("ready", flush=True)
         sys.stdin.readline()

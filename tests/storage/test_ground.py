@@ -396,33 +396,3 @@ def test_everything_stays_inside(make: Make, tmp_path: Path) -> None:
     assert all(path.stat().st_mtime_ns == before[path] for path in before)
     assert occupied(tmp_path / "cache") > 0
     assert actors.KEY
-
-
-@pytest.mark.parametrize("what", ["folder", "link", "dangling link"])
-def test_something_else_is_in_a_files_place(make: Make, tmp_path: Path, what: str) -> None:
-    assert store(make(), key(1), b"before")
-    path = v1(tmp_path / "cache") / "sweep"
-    path.unlink(missing_ok=True)
-    outside = tmp_path / "outside"
-    outside.write_bytes(b"outside")
-    match what:
-        case "folder":
-            path.mkdir()
-        case "link":
-            path.symlink_to(outside)
-        case "dangling link":
-            path.symlink_to(tmp_path / "nowhere")
-    sweep(make())
-    assert outside.read_bytes() == b"outside"
-    assert path.is_file() and not path.is_symlink()
-
-
-def test_another_process_file_does_not_give_way(make: Make, tmp_path: Path) -> None:
-    storage = make()
-    assert store(storage, key(1), b"x")
-    place = storage._access.place
-    assert place is not None
-    path = v1(tmp_path / "cache") / "sweep"
-    path.touch()
-    place.home._clear("sweep")  # as one does who was just about to replace what was there before
-    assert path.exists()
