@@ -8,7 +8,7 @@ from vllm_http_cache.rfc9111.message import Fields, Response
 from vllm_http_cache.rfc9111.options import CacheOptions
 from vllm_http_cache.rfc9111.storing import kept_fields, storable, stored_response
 
-from .make import PRIVATE, SHARED, T, answer, date, fields, get
+from .make import PRIVATE, SHARED, T, answer, date, fields, get, kept
 
 FRESH = "Cache-Control: max-age=60"
 
@@ -222,3 +222,9 @@ def test_a_stored_part() -> None:
     whole = stored_response(request, answer("Content-Range: bytes 4-8/20"), T, T, SHARED)
     assert (whole.first, whole.complete_length) == (0, None)
     assert "content-range" in whole.fields
+
+
+def test_a_length_that_a_transfer_coding_overrides_is_not_stored() -> None:
+    """RFC 9112 section 6.3."""
+    assert "content-length" not in kept("Transfer-Encoding: chunked", "Content-Length: 10").fields
+    assert kept("Content-Length: 10").fields.get("content-length") == "10"

@@ -46,9 +46,11 @@ def storable(request: Request, response: Response, options: CacheOptions) -> boo
 
 def kept_fields(fields: Fields, options: CacheOptions) -> Fields:
     """The fields that are stored: all but those of one hop, and those that no-cache="..." and, in a shared cache,
-    private="..." name (section 3.1)."""
+    private="..." name (section 3.1), and a Content-Length that a Transfer-Encoding overrode (RFC 9112 section 6.3)."""
     directives = response_directives(fields, options)
     withheld = directives.no_cache_fields | (directives.private_fields if options.shared else frozenset())
+    if "transfer-encoding" in fields:
+        withheld |= {"content-length"}
     return end_to_end(fields).without(withheld)
 
 
