@@ -283,11 +283,11 @@ def test_a_process_that_died_while_it_changed_a_folder_leaves_a_mark(storage: Fi
     assert store(storage, KEY, bytes(50_000))
     place = storage._access.place
     assert place
+    (body,) = body_files(tmp_path / "cache")
     with place.ledger.locked() as page:
         page.changing = int(KEY[:2], 16)
         place.ledger.save(page)
-    (body,) = body_files(tmp_path / "cache")
-    body.unlink()
+        body.unlink()
     assert store(storage, key(2), b"x")
     assert ledger_is_exact(storage)
 
