@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.actors import quiet
 from tests.storage.conftest import Clock, Make
 from tests.storage.helpers import (
     MIB,
@@ -263,7 +264,7 @@ def test_nothing_is_read_past_the_ttl(make: Make, clock: Clock) -> None:
 
 
 def test_hits_do_not_extend_and_a_confirmation_does(make: Make, clock: Clock) -> None:
-    storage = make(ttl=100.0)
+    storage = quiet(make(ttl=100.0))
     assert store(storage, KEY, b"x", at=clock())
     clock.ahead = 90
     record = storage.read(KEY)
@@ -292,7 +293,7 @@ def test_a_confirmation_in_the_future_has_expired(make: Make, clock: Clock) -> N
 
 
 def test_the_expired_part_of_a_record_is_not_read_and_its_body_goes(make: Make, clock: Clock, tmp_path: Path) -> None:
-    storage = make(ttl=100.0)
+    storage = quiet(make(ttl=100.0))
     old, new = write_body(storage, KEY, b"old"), write_body(storage, KEY, b"new")
     assert old and new
     assert storage.swap(KEY, None, Record((response(old, at=clock()), response(new, at=clock() + 50, tag="b"))))

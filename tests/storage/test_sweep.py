@@ -28,6 +28,7 @@ from tests.storage.helpers import (
     v1,
     write_body,
 )
+from vllm_http_cache.storage import room
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.locks import lock
@@ -147,7 +148,8 @@ def test_a_caller_never_waits_long(make: Make) -> None:
     assert eventually(lambda: store(storage, KEY, bytes(MIB)))
 
 
-def test_one_process_sweeps_at_a_time(make: Make) -> None:
+def test_one_process_sweeps_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "OPERATORS_PATIENCE", 0.01)
     one, two = make(), make()
     assert store(one, KEY, b"x")
     assert is_quiet(one)
