@@ -59,9 +59,13 @@ def exchange(request: Request, options: CacheOptions) -> Exchange:
     key = cache_key(request.uri, options)
     settled = False
     learnt: tuple[StoredResponse, ...] = ()  # what others received meanwhile; its Vary tells flights apart
+    responses: tuple[StoredResponse, ...] | None = None
     decision: Ask | Reuse | Refuse = Ask("miss")
     for _ in range(ROUNDS):
+        before = responses
         responses, now = yield LookUp(key)
+        if settled and responses is before:  # and time alone makes nothing fresh
+            break
         decision = select(request, responses, now, options)
         if isinstance(decision, Refuse):
             return _refused(decision.why)

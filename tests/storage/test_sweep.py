@@ -7,6 +7,7 @@ import os
 import threading
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.locks import lock
 from vllm_http_cache.storage.protocol import Record
+from vllm_http_cache.storage.shelf import Shelf
 from vllm_http_cache.storage.toolbox import sweep, trim, usage
 
 KEY = key("sweep")
@@ -75,6 +77,26 @@ def test_a_use_is_noted_once_a_minute(make: Make, clock: Clock, tmp_path: Path) 
     assert storage.read(KEY)
     assert file.stat().st_atime == pytest.approx(clock(), abs=5)
     assert file.stat().st_mtime_ns == before.st_mtime_ns, "the generation is the same"
+
+
+def test_a_use_that_is_noted_too_late_harms_nobody(make: Make, clock: Clock, tmp_path: Path) -> None:
+    """Another process has replaced the record between the look at it and the note."""
+    one, two = make(), make()
+    assert store(one, KEY, b"old")
+    clock.ahead = 61
+    note = Shelf.note_use
+
+    def note_late(*arguments: Any) -> None:
+        with patched(Shelf, "note_use", lambda *_: None):
+            assert store(two, KEY, b"new")
+        note(*arguments)
+
+    with patched(Shelf, "note_use", note_late):
+        assert one.read(KEY)
+    assert record_file(tmp_path / "cache", KEY).stat().st_atime == pytest.approx(clock(), abs=5)
+    assert load(one, KEY) == load(two, KEY) == b"new"
+    assert store(two, KEY, b"newer")
+    assert load(one, KEY) == b"newer"
 
 
 def test_looking_is_not_a_use(make: Make, clock: Clock, tmp_path: Path) -> None:

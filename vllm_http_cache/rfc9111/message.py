@@ -27,14 +27,15 @@ class Fields:
 
     def get_all(self, name: str) -> tuple[str, ...]:
         """The values of each line called *name* (given in lower case), in order; empty when absent."""
-        index = self._index
-        if index is None:
-            index = {}
-            for line_name, value in self.lines:
-                lowered = line_name.lower()
-                index[lowered] = (*index.get(lowered, ()), value)
-            self._index = index
-        return index.get(name, ())
+        return (self._index or self._indexed()).get(name, ())
+
+    def _indexed(self) -> dict[str, tuple[str, ...]]:
+        index: dict[str, tuple[str, ...]] = {}
+        for name, value in self.lines:
+            lowered = name.lower()
+            index[lowered] = (*index.get(lowered, ()), value)
+        self._index = index
+        return index
 
     def get(self, name: str) -> str | None:
         """The combined field value: all lines of *name* (lower case) joined by a comma (RFC 9110 section 5.2)."""
@@ -43,8 +44,8 @@ class Fields:
 
     def without(self, names: Iterable[str]) -> Fields:
         """All lines but those named (lower case)."""
-        dropped = frozenset(names)
-        return Fields([line for line in self.lines if line[0].lower() not in dropped])
+        present = (self._index or self._indexed()).keys() & names
+        return Fields([line for line in self.lines if line[0].lower() not in present]) if present else self
 
     def replaced(self, *lines: tuple[str, str]) -> Fields:
         """These lines in place of all lines of the same names."""

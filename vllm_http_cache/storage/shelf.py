@@ -112,18 +112,8 @@ class Shelf:
         if 0 <= now - loaded.used < _USE_INTERVAL:
             return
         loaded.used = now
-        try:
-            fd = home.open(file_path(key), os.O_RDONLY)
-        except OSError:
-            return
-        try:
-            status = os.fstat(fd)
-            if _generation(status) == loaded.generation:
-                _touch(fd, now, status.st_mtime_ns)
-        except OSError:
-            pass
-        finally:
-            shut(fd)
+        with suppress(OSError):
+            _touch(home, file_path(key), now, loaded.generation[1])
 
 
 def _generation(status: os.stat_result) -> Generation:
@@ -138,11 +128,12 @@ def _open_quietly(home: Home, path: str) -> int:
         return home.open(path, os.O_RDONLY)
 
 
-def _touch(fd: int, now: float, mark: int) -> None:
+def _touch(home: Home, path: str, now: float, mark: int) -> None:
+    """Whoever has replaced the file just now finds it with this mark, and reads it once more."""
     try:
-        os.utime(fd, ns=(int(now * 1e9), mark))
+        os.utime(path, ns=(int(now * 1e9), mark), dir_fd=home.fd, follow_symlinks=False)
     except PermissionError:
-        os.utime(fd)  # another user's file, in a shared group: the mark is lost, which costs a reading
+        os.utime(path, dir_fd=home.fd, follow_symlinks=False)  # another user's, in a shared group: the mark is lost
 
 
 def marks(now: float) -> tuple[int, int]:
