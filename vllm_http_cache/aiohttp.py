@@ -3,7 +3,7 @@
     session = aiohttp.ClientSession(middlewares=[CacheMiddleware(cache)])
 
 It belongs last in the list, next to the network, where it sees each hop of a chain of redirects as the origin would.
-Every answer carries ``Cache-Status``; :func:`refuse` says that an answer's octets were of no use.
+Every answer that has come this way carries ``Cache-Status``; :func:`refuse` says that an answer's octets were of no use.
 
 aiohttp decodes contents and keeps the fields of the coded ones; the cache stores octets as they were on the wire. So
 what comes from the network is read undecoded, and what is handed out passes through aiohttp's own decoder.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
     from .cache import Cache
-    from .wire import AsyncBody
+    from .wire import AsyncBody, UrlPolicy
 
 __all__ = ["CacheMiddleware", "refuse"]
 
@@ -51,14 +50,12 @@ PARSER_SETTINGS = ("read_until_eof", "read_bufsize", "max_line_size", "max_field
 SETTINGS = ("real_timeout", "auto_decompress", *PARSER_SETTINGS)
 MIDDLEWARES = 100  # more than a session has
 
-UrlPolicy = Callable[[str], None]
-
 
 class CacheMiddleware:
     """Answers a session's requests from *cache*, and otherwise from the network.
 
     Serves any number of sessions and event loops. Requests that no cache may understand (GET with a content, upgrades
-    to other protocols, CONNECT) go by it.
+    to other protocols, CONNECT) go by it, unless nothing may go to the network.
 
     :param cache: not closed with the session.
     :param url_policy: called with the target URI of every request (each hop of a chain of redirects is one) before the
@@ -79,7 +76,8 @@ class CacheMiddleware:
             if AMBIGUOUS.search(request.url.raw_host or ""):
                 raise aiohttp.InvalidURL(request.url)
             self._url_policy(uri)
-        if _goes_by(request) or self._cache.options.mode == "off":
+        mode = self._cache.options.mode
+        if mode == "off" or (_goes_by(request) and mode != "only-if-cached"):
             return await handler(request)
         call = _Call(request, handler)
         asked = Request(

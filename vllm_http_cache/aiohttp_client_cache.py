@@ -24,11 +24,12 @@ from aiohttp_client_cache.response import CachedResponse, set_response_defaults
 from aiohttp_client_cache.session import CachedSession as TheirSession
 from yarl import URL
 
-from .aiohttp import CacheMiddleware, UrlPolicy
+from .aiohttp import ATTRIBUTE, CacheMiddleware
 from .cache import Cache
 from .loops import in_thread
 from .rfc9111.freshness import fresh_until
 from .rfc9111.target import cache_key
+from .wire import Fetched, UrlPolicy
 
 __all__ = ["CachedSession"]
 
@@ -61,7 +62,7 @@ class _Backend:
     async def delete_url(self, url: StrOrURL, method: str = "GET", **_: object) -> None:
         """Drop what is stored for *url*."""
         if method.upper() in ("GET", "HEAD"):
-            await in_thread(self._cache.storage.forget, self._key(url))
+            await in_thread(self._cache.forget_key, self._key(url))
 
     async def get_urls(self) -> AsyncIterator[str]:
         """The URLs of what is stored, each once, in no order."""
@@ -98,7 +99,7 @@ class _Backend:
             if not fresh_too and fresh_until(stat.stored, options) > now:
                 fresh.add(stat.key)
         for key in keys - fresh:
-            storage.forget(key)
+            self._cache.forget_key(key)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"CachedSession.cache.{name}: vllm-http-cache has no such part; see {__name__}")
@@ -145,6 +146,6 @@ with warnings.catch_warnings():  # aiohttp discourages subclasses; that library'
                 own = request.get("middlewares")
                 request["middlewares"] = (*(self._middlewares if own is None else own), self.cache.middleware)
             response = set_response_defaults(await ClientSession._request(self, method, str_or_url, **request))
-            status = response.headers.getall("Cache-Status", [])
-            response.from_cache = any(line.startswith("vllm-http-cache; hit") for line in status)
+            fetched = getattr(response, ATTRIBUTE, None)
+            response.from_cache = isinstance(fetched, Fetched) and fetched.status.hit
             return cast("CachedResponse", response)

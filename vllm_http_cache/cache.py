@@ -26,7 +26,7 @@ from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
 from .hits import Hit, Hits
 from .loops import Task, in_thread, spawn
-from .rfc9111.judging import merged
+from .rfc9111.judging import Changes, merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.target import cache_key, redacted
@@ -42,13 +42,10 @@ __all__ = ["Cache"]
 
 log = logging.getLogger("vllm_http_cache")
 
-OK, NOT_MODIFIED = 200, 304
 AT_HAND = 1024**2  # octets of a content that is given in one piece
 SWAPS = 8  # attempts to change a record that others are changing too
 BACKGROUND = 16  # validations in the background at once
 CLOSING_SECONDS = 1.0
-
-Changes = tuple[tuple[StoredResponse, StoredResponse | None], ...]
 
 
 class Cache:
@@ -128,7 +125,7 @@ class Cache:
         if hit is None:
             return None
         try:
-            if hit.stored.status != OK:
+            if hit.stored.status != 200:
                 return None
             supply = StoredSupply(hit.reader, partial(self.drop, hit.stored.uri, hit.key, hit.ref, "damaged"))
             content = b"".join(iter(partial(supply.take, wait=wait), b""))
@@ -142,7 +139,10 @@ class Cache:
         return Fetched(hit.response, content, status=hit.status, refuse=refuse)
 
     def forget(self, uri: str) -> None:
-        """Drop all that is stored for *uri*, and do not keep what this process is receiving."""
+        """Drop all that is stored for *uri*, and do not keep what this process is receiving.
+
+        :raises InvalidTarget: the URI is ambiguous or malformed.
+        """
         self.forget_key(cache_key(uri, self.options))
 
     def forget_key(self, key: str) -> None:
@@ -168,7 +168,7 @@ class Cache:
                     case steps.Store():
                         said = course.store(course.create(step), step, partial(PulledDownload, self._ticker))
                     case steps.Discard(arrived):
-                        if arrived.response.status == NOT_MODIFIED:
+                        if arrived.response.status == 304:
                             with suppress(Exception):
                                 arrived.source.read()  # nothing, but then its connection can be used again
                         arrived.source.close()
@@ -197,7 +197,7 @@ class Cache:
                     case steps.Store():
                         said = course.store(await in_thread(course.create, step), step, PumpedDownload)
                     case steps.Discard(arrived):
-                        if arrived.response.status == NOT_MODIFIED:
+                        if arrived.response.status == 304:
                             with suppress(Exception):
                                 await arrived.source.read()
                         await arrived.source.aclose()

@@ -11,9 +11,10 @@ from .rfc9111.fields import members
 if TYPE_CHECKING:
     from .rfc9111.message import Fields
 
-__all__ = ["CodingCheck", "coding_check"]
+__all__ = ["CodingCheck", "Inflating", "coding_check", "decoded"]
 
-OUTPUT = 64 * 1024  # octets decoded at once, and thrown away
+OUTPUT = 256 * 1024  # octets decoded at once
+GZIP = 0x1F  # the first octet of a member
 LIMIT = 1024 * 1024 * 1024  # octets of decoded content beyond which a body is taken for a bomb and not stored
 SLICE = 256  # coded octets given at once to a decoder without a bound; of zstd no more than 8 MiB come of them
 
@@ -44,7 +45,7 @@ class CodingCheck:
         if self._damaged:
             return
         try:
-            for piece in self._decoded(data, self._decoders):
+            for piece in decoded(data, self._decoders):
                 self._octets += len(piece)
                 if self._octets > LIMIT:
                     self._damaged = True
@@ -52,43 +53,45 @@ class CodingCheck:
         except Exception:  # each decoder has errors of its own
             self._damaged = True
 
-    def _decoded(self, data: bytes, decoders: Sequence[Decoder]) -> Iterator[bytes]:
-        if not decoders:
-            yield data
-            return
-        for piece in decoders[0].pieces(data):
-            yield from self._decoded(piece, decoders[1:])
-
     def finished(self) -> bool:
         """Whether what was fed is a whole coded body."""
         return not self._damaged and all(decoder.finished() for decoder in self._decoders)
 
 
-class _Zlib:
-    """gzip, in any number of members, and deflate, in its zlib wrapping or, as some have it, bare."""
+def decoded(data: bytes, decoders: Sequence[Decoder]) -> Iterator[bytes]:
+    """The next octets of a coded body, its codings undone in this order, in pieces of bounded size."""
+    if not decoders:
+        yield data
+        return
+    for piece in decoders[0].pieces(data):
+        yield from decoded(piece, decoders[1:])
+
+
+class Inflating:
+    """gzip, in any number of members, and deflate, in its zlib wrapping or, as some have it, bare.
+
+    What follows the end and is no further member is no part of the content, and nothing whole.
+    """
 
     def __init__(self) -> None:
-        self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: gzip or zlib, as the header says
-        self._begun = False
+        self._decoder: Any = None
+        self._over = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        while data:
-            if self._decoder.eof:
-                self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-            try:
-                piece = self._decoder.decompress(data, OUTPUT)
-            except zlib.error:
-                if self._begun:
-                    raise
-                self._begun = True
-                self._decoder = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
+        """:raises zlib.error: it is not in this coding."""
+        while data and not self._over:
+            if self._decoder is None:
+                wrapped = data[0] == GZIP or data[0] & 0x0F == zlib.DEFLATED
+                self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32 if wrapped else -zlib.MAX_WBITS)
+            elif self._decoder.eof:
+                self._over = data[0] != GZIP
+                self._decoder = self._decoder if self._over else zlib.decompressobj(zlib.MAX_WBITS | 32)
                 continue
-            self._begun = True
-            yield piece
+            yield self._decoder.decompress(data, OUTPUT)
             data = self._decoder.unconsumed_tail or self._decoder.unused_data
 
     def finished(self) -> bool:
-        return self._decoder.eof
+        return self._decoder is not None and bool(self._decoder.eof) and not self._over
 
 
 class _Brotli:
@@ -142,9 +145,9 @@ def _zstd_decompressor() -> Callable[[], Any]:
 
 
 DECODERS: dict[str, Callable[[], Decoder]] = {
-    "gzip": _Zlib,
-    "x-gzip": _Zlib,
-    "deflate": _Zlib,
+    "gzip": Inflating,
+    "x-gzip": Inflating,
+    "deflate": Inflating,
     "br": _Brotli,
     "zstd": _Zstd,
 }

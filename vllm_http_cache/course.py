@@ -77,10 +77,13 @@ class Course:
                 record = storage.read(key, wait=wait) if look is None else look.record
                 return (record.responses if record else ()), self._cache.clock()
             case steps.Open(key, stored):
-                if (ref := stored.body) is None or (reader := storage.open_body(ref, wait=wait)) is None:
-                    self._cache.change(key, ((stored, None),))
+                if (ref := stored.body) is None:
                     return None
-                self._supply = StoredSupply(reader, lambda: self._cache.drop(stored.uri, key, ref, "damaged"))
+                damaged = partial(self._cache.drop, stored.uri, key, ref, "damaged")
+                if (reader := storage.open_body(ref, wait=wait)) is None:
+                    damaged()
+                    return None
+                self._supply = StoredSupply(reader, damaged)
                 return self._supply
             case steps.Change(key, changes):
                 self._cache.change(key, changes)
@@ -207,13 +210,13 @@ class Course:
         download = kind(
             step.arrived.source,
             writer,
-            None if length is None else prefix + length,
-            self._coding,
-            lambda ref: self._cache.keep(step.key, replace(stored, body=ref)),
-            publish if seat is not None else None,
-            seat,
-            prefix,
-            self._cache.metrics.received if self._cache.metrics else None,
+            length=None if length is None else prefix + length,
+            coding=self._coding,
+            keep=lambda ref: self._cache.keep(step.key, replace(stored, body=ref)),
+            publish=publish if seat is not None else None,
+            seat=seat,
+            prefix=prefix,
+            count=self._cache.metrics.received if self._cache.metrics else None,
         )
         reader = download.attach()
         assert reader is not None

@@ -62,9 +62,11 @@ class Download:
     :param length: how many there must be, None when nothing says.
     :param coding: checks that a content coding is finished.
     :param keep: puts the committed body on record.
+    :param publish: shows the growing body to other processes. None: it is for this caller alone.
+    :param seat: the leader's, given up at the end.
     :param prefix: octets that are in the writer already.
     :param count: told how many octets came, at the end.
-    :param publish: shows the growing body to other processes. None: it is for this caller alone.
+    :param clock: seconds that only go forward.
     """
 
     tail = 256 * 1024  # octets received but not yet written
@@ -320,14 +322,21 @@ class Download:
         :raises Exception: the caller's time-out error.
         """
         bell = ThreadBell()
-        if self._hang(reader, bell) and not bell.wait(caller.timeout):
-            raise caller.timed_out()
+        if self._hang(reader, bell):
+            self._stir()
+            if not bell.wait(caller.timeout):
+                raise caller.timed_out()
 
     async def await_more(self, reader: Reader, caller: Caller) -> None:
         """The same for a task."""
         bell = task_bell()
-        if self._hang(reader, bell) and not await bell.wait(caller.timeout):
-            raise caller.timed_out()
+        if self._hang(reader, bell):
+            self._stir()
+            if not await bell.wait(caller.timeout):
+                raise caller.timed_out()
+
+    def _stir(self) -> None:
+        """A reader waits for more."""
 
     def _go_on_alone(self) -> None:
         """Other processes may be reading now, and they cannot ask for more."""

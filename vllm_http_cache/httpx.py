@@ -3,7 +3,7 @@
     client = httpx.Client(transport=CacheTransport(httpx.HTTPTransport(), cache))
     client = httpx.AsyncClient(transport=AsyncCacheTransport(httpx.AsyncHTTPTransport(), cache))
 
-The asynchronous one runs on asyncio and on trio. Every answer carries ``Cache-Status`` and, unless the cache is off,
+The asynchronous one runs on asyncio and on trio. Unless the cache is off, every answer carries ``Cache-Status`` and
 the extension :data:`EXTENSION`; :func:`refuse` says that an answer's octets were of no use.
 """
 
@@ -23,13 +23,11 @@ from .wire import Caller, Fetched, Reply
 
 if TYPE_CHECKING:
     from .cache import Cache
-    from .wire import AsyncBody, Body
+    from .wire import AsyncBody, Body, UrlPolicy
 
 __all__ = ["EXTENSION", "AsyncCacheTransport", "CacheTransport", "refuse"]
 
 EXTENSION = "vllm_http_cache"  # names a response's extension: the Fetched it was made from
-
-UrlPolicy = Callable[[str], None]
 
 
 class CacheTransport(httpx.BaseTransport):
@@ -49,7 +47,7 @@ class CacheTransport(httpx.BaseTransport):
         self._url_policy = url_policy
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        asked = _asked(request, self._url_policy)
+        asked = _asked(request, self._cache, self._url_policy)
         if asked is None:
             return self._inner.handle_request(request)
 
@@ -88,7 +86,7 @@ class AsyncCacheTransport(httpx.AsyncBaseTransport):
         self._url_policy = url_policy
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        asked = _asked(request, self._url_policy)
+        asked = _asked(request, self._cache, self._url_policy)
         if asked is None:
             return await self._inner.handle_async_request(request)
 
@@ -206,8 +204,11 @@ class _AsyncStream(httpx.AsyncByteStream):
         await self._body.aclose()
 
 
-def _asked(request: httpx.Request, url_policy: UrlPolicy | None) -> Request | None:
-    """The request as the cache sees it; None when its target names no resource of the URL's origin (``OPTIONS *``)."""
+def _asked(request: httpx.Request, cache: Cache, url_policy: UrlPolicy | None) -> Request | None:
+    """The request as the cache sees it.
+
+    None when its target names no resource of the URL's origin (``OPTIONS *``) and it may go to the network.
+    """
     url = request.url
     target: bytes = request.extensions.get("target", url.raw_path)
     ordinary = target.startswith(b"/")
@@ -218,7 +219,9 @@ def _asked(request: httpx.Request, url_policy: UrlPolicy | None) -> Request | No
         except InvalidTarget as error:
             raise httpx.InvalidURL(str(error)) from error
         url_policy(uri)
-    return Request(request.method, uri, _fields(request.headers)) if ordinary else None
+    if not ordinary and cache.options.mode != "only-if-cached":
+        return None
+    return Request(request.method, uri, _fields(request.headers))
 
 
 def _outgoing(request: httpx.Request, asked: Request, sent: Request) -> httpx.Request:

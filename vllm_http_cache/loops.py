@@ -6,6 +6,7 @@ The only file that knows which event loop runs.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -101,9 +102,10 @@ class _TrioBell:
 
 def _scheduler() -> Callable[[Callable[[], object]], bool]:
     """A function that runs another in the current loop soon, from any thread. It answers False once the loop is gone."""
-    try:
-        soon: Callable[..., Any] = asyncio.get_running_loop().call_soon_threadsafe
-    except RuntimeError:
+    soon: Callable[..., Any]
+    if (loop := _asyncio_loop()) is not None:
+        soon = loop.call_soon_threadsafe
+    else:
         import trio
 
         soon = trio.lowlevel.current_trio_token().run_sync_soon
@@ -134,8 +136,9 @@ class Task:
 
 
 def in_a_loop() -> bool:
-    """Does an asyncio loop run in this thread?"""
-    return _asyncio_loop() is not None
+    """Does an event loop run in this thread?"""
+    trio = sys.modules.get("trio")
+    return _asyncio_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run())
 
 
 def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
@@ -154,9 +157,7 @@ def spawn(work: Callable[[], Awaitable[None]]) -> Task:
         with scope:
             await work()
 
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
+    if (loop := _asyncio_loop()) is None:
         import trio
 
         trio.lowlevel.spawn_system_task(run)

@@ -46,7 +46,7 @@ class Metrics:
         )
         self._octets = counter("body_bytes", "Octets of bodies given to callers, by where they came from.", "source")
         self._validations = counter("validations", "Validations of stored responses, by result.", "result")
-        self._evictions = counter("evictions", "Stored responses removed, by reason.", "reason")
+        self._evictions = counter("evictions", "Keys, or single stored responses, removed, by reason.", "reason")
         self._storage_errors = counter("storage_errors", "Storage operations that failed.", "operation")
         self._head_seconds = Histogram(
             "vllm_http_cache_forward_seconds",
@@ -77,7 +77,7 @@ class Metrics:
         self._validations[result,].inc()
 
     def evicted(self, reason: str, number: int = 1) -> None:
-        """*number* stored responses were removed: ``size``, ``age``, ``damaged``, ``refused``."""
+        """*number* keys or stored responses were removed: ``size``, ``age``, ``damaged``, ``refused``."""
         self._evictions[reason,].inc(number)
 
     def storage_failed(self, operation: str) -> None:

@@ -4,7 +4,7 @@
     session.mount("http://", adapter)
     session.mount("https://", adapter)
 
-Every answer carries ``Cache-Status``; :func:`refuse` says that an answer's octets were of no use. Bodies of streamed
+Unless the cache is off, every answer carries ``Cache-Status``; :func:`refuse` says that an answer's octets were of no use. Bodies of streamed
 answers are given as they come, in chunks of at most the size asked for.
 """
 
@@ -30,14 +30,12 @@ from .wire import Caller, Fetched, Reply
 
 if TYPE_CHECKING:
     from .cache import Cache
-    from .wire import Body
+    from .wire import Body, UrlPolicy
 
 __all__ = ["CacheAdapter", "refuse"]
 
 CHUNK = 64 * 1024  # octets read from a connection at once, at most
 ATTRIBUTE = "vllm_http_cache"  # of a response: the Fetched it was made from
-
-UrlPolicy = Callable[[str], None]
 
 
 class CacheAdapter(BaseAdapter):

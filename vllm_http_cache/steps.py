@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .rfc9111.cachestatus import CacheStatus
+from .rfc9111.judging import Changes
 from .rfc9111.message import Request, Response, StoredResponse
 
 UNTOLD = CacheStatus()
@@ -28,7 +29,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Single flight. -> Lead | Joined | Again | Alone"""
+    """Single flight. -> Lead | Joined | Again | Alone | Failed: the wait was longer than the caller's"""
 
     flight: str
 
@@ -59,7 +60,7 @@ class Change:
     """Replace stored responses by others, or by None. -> None"""
 
     key: str
-    changes: tuple[tuple[StoredResponse, StoredResponse | None], ...]
+    changes: Changes
 
 
 @dataclass(frozen=True, slots=True)

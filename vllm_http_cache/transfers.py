@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .downloads import PACE, Broken, Download, Reader
-from .loops import Task, ThreadBell, in_thread, spawn, task_bell
+from .loops import Task, in_thread, spawn, task_bell
 
 if TYPE_CHECKING:
     from .wire import AsyncSource, Caller, Source
@@ -97,26 +97,17 @@ class PulledDownload(Download):
     def wait(self, reader: Reader, caller: Caller) -> None:
         if reader is self._owner and self._pulling.acquire(blocking=False):
             self._pull(reader)
-            return
-        bell = ThreadBell()
-        if not self._hang(reader, bell):
-            return
-        if self._pulling.acquire(blocking=False):
-            self._pull_in_a_thread()
-        if not bell.wait(caller.timeout):
-            raise caller.timed_out()
+        else:
+            super().wait(reader, caller)
 
-    async def await_more(self, reader: Reader, caller: Caller) -> None:
-        bell = task_bell()
-        if not self._hang(reader, bell):
-            return
+    def _stir(self) -> None:
         if self._pulling.acquire(blocking=False):
-            self._pull_in_a_thread()
-        if not await bell.wait(caller.timeout):
-            raise caller.timed_out()
-
-    def _pull_in_a_thread(self) -> None:
-        threading.Thread(target=self._pull, name="vllm-http-cache download", daemon=True).start()
+            try:
+                threading.Thread(target=self._pull, name="vllm-http-cache download", daemon=True).start()
+            except RuntimeError:  # there are no more threads: it goes at its owner's pace
+                if self._owner not in self._readers:
+                    self._stop(Broken("there is no thread to receive this body in"))
+                self._pulling.release()
 
     def _pull(self, reader: Reader | None = None) -> None:
         """Receive one chunk, unless there is one for *reader* already. The caller has taken ``_pulling``."""
@@ -125,8 +116,14 @@ class PulledDownload(Download):
                 self._receive_one()
         finally:
             self._pulling.release()
-            with self._lock:
-                self._ring(self._readers)  # who found us pulling, and got nothing by it, has to pull next
+            self._leave()
+
+    def _leave(self) -> None:
+        """After ``_pulling`` was held: those who found it so have left what they wanted to this thread."""
+        with self._lock:
+            self._ring(self._readers)  # who got nothing by it has to pull next
+        if self._deserted:
+            self._cancel()
 
     def _receive_one(self) -> None:
         try:
@@ -162,26 +159,19 @@ class PulledDownload(Download):
         with self._pulling:
             while not self._ended and not self._deserted and self._writer is not None:
                 self._receive_one()
-        with self._lock:
-            self._ring(self._readers)
+        self._leave()
 
     def _cancel(self) -> None:
-        if self._pulling.acquire(blocking=False):
+        if self._pulling.acquire(blocking=False):  # otherwise whoever is in the middle of a read does it then
             try:
-                self._stop()
+                self._stop(Broken("nobody wanted the rest"))
             finally:
                 self._pulling.release()
-        else:  # a thread is in the middle of a read; it must not keep who leaves waiting
-            threading.Thread(target=self._stop_when_free, name="vllm-http-cache download", daemon=True).start()
 
-    def _stop_when_free(self) -> None:
-        with self._pulling:
-            self._stop()
-
-    def _stop(self) -> None:
+    def _stop(self, why: Broken) -> None:
         if not self._ended:
             self._source.close()
-            self._fail(Broken("nobody wanted the rest"))
+            self._fail(why)
 
 
 class PumpedDownload(Download):
@@ -189,8 +179,8 @@ class PumpedDownload(Download):
 
     tail = 1024 * 1024  # more than of others: each time it is written, a thread has to be woken
 
-    def __init__(self, source: AsyncSource, *rest: Any) -> None:
-        super().__init__(*rest)
+    def __init__(self, source: AsyncSource, *rest: Any, **more: Any) -> None:
+        super().__init__(*rest, **more)
         self._source = source
         self._room, self._due = task_bell(), task_bell()
         self._task = spawn(self._pump)

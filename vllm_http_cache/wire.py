@@ -15,7 +15,18 @@ from typing import Any, Protocol
 from .rfc9111.cachestatus import CacheStatus
 from .rfc9111.message import Request, Response
 
-__all__ = ["AsyncBody", "AsyncSend", "AsyncSource", "Body", "Caller", "Fetched", "Reply", "Send", "Source"]
+__all__ = [
+    "AsyncBody",
+    "AsyncSend",
+    "AsyncSource",
+    "Body",
+    "Caller",
+    "Fetched",
+    "Reply",
+    "Send",
+    "Source",
+    "UrlPolicy",
+]
 
 
 class Source(Protocol):
@@ -55,6 +66,7 @@ class Reply:
     framed: bool = True
 
 
+UrlPolicy = Callable[[str], None]  # is given a target URI, and raises to refuse it
 Send = Callable[[Request], Reply]
 AsyncSend = Callable[[Request], Awaitable[Reply]]
 

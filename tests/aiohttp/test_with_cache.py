@@ -7,6 +7,7 @@ import gzip
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -325,6 +326,21 @@ def test_only_if_cached(files: Cache, origin: Origin) -> None:
         async with session_on(files) as session, session.get(url, headers=fields) as response:
             assert response.status == 504
             assert await response.read() == b""
+
+    run(main)
+    assert not origin.count()
+
+
+def test_what_no_cache_understands_is_not_sent_in_mode_only_if_cached(files: Cache, origin: Origin) -> None:
+    url = origin.on("/", Answer(200, KEPT, b"x"))
+    alone = Cache(files.storage, CacheOptions(mode="only-if-cached"))
+
+    async def main() -> None:
+        requests: list[dict[str, Any]] = [{"data": b"content"}, {"headers": {"Upgrade": "foo"}}, {"expect100": True}]
+        async with session_on(alone) as session:
+            for request in requests:
+                async with session.get(url, **request) as response:
+                    assert response.status == 504
 
     run(main)
     assert not origin.count()

@@ -117,9 +117,7 @@ def test_changing_a_read_only_folder(folder: Path, file: Path, tar: Path) -> Non
     assert run("purge", "--all", *where) == (1, "vllm-http-cache: 0 of 3 removed: read-only file system\n")
     assert run("trim", "0", *where) == (1, f"vllm-http-cache: {folder}: read-only file system\n")
     assert run("seed", URL, str(file), *where) == (1, "vllm-http-cache: not stored: read-only file system\n")
-    code, output = run("import", str(tar), *where)
-    assert code == 1
-    assert "0 stored, 3 refused: read-only file system" in output
+    assert run("import", str(tar), *where) == (0, "0 stored, 3 refused (3 already there)\n")
 
 
 @pytest.mark.usefixtures("read_only")
@@ -155,11 +153,17 @@ def test_importing_an_export_that_was_cut(tar: Path, tmp_path: Path) -> None:
         tar.write_bytes(whole[:length])
         code, output = run("import", str(tar), "--folder", str(tmp_path / "other"))
         assert code == 1
-        assert "it ends too early" in output
+        assert "it has been cut" in output
     tar.write_bytes(whole[:end] + b"x" * 512)
     code, output = run("import", str(tar), "--folder", str(tmp_path / "third"))
     assert code == 1
-    assert "3 stored, 0 refused: it is damaged" in output
+    assert "3 stored, 0 refused; it is damaged" in output
+
+
+def test_an_import_of_which_nothing_is_stored_fails_and_says_why(tar: Path, tmp_path: Path) -> None:
+    code, output = run("import", str(tar), "--folder", str(tmp_path / "other"), VLLM_MEDIA_CACHE_TTL_HOURS="0.000001")
+    assert code == 1
+    assert "0 stored, 3 refused (3 expired)" in output
 
 
 def test_an_export_of_nothing(folder: Path, tar: Path) -> None:

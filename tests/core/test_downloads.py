@@ -321,6 +321,49 @@ def test_a_waiter_keeps_its_own_time_out(kept: Kept) -> None:
     assert not thread.is_alive()
 
 
+def test_whoever_reads_when_the_last_one_leaves_closes_the_source(kept: Kept) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    class Stalled(Source):
+        def read(self) -> bytes:
+            entered.set()
+            release.wait(10)
+            return b"late"
+
+    download = kept.pulled(source := Stalled([]))
+    reader = attached(download)
+    thread = threading.Thread(target=download.wait, args=(reader, Caller()))
+    thread.start()
+    assert entered.wait(10)
+    download.detach(reader)
+    assert not source.closed, "it is being read"
+    release.set()
+    thread.join(10)
+    assert source.closed and kept.bodies == []
+    assert kept.storage.open_writers == kept.storage.open_readers == 0
+
+
+@pytest.mark.parametrize("owner_stays", [True, False])
+def test_without_threads_a_body_goes_at_its_owners_pace(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, *, owner_stays: bool
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    download = kept.pulled(source := Source(CHUNKS))
+    owner, follower = attached(download), attached(download)
+    if owner_stays:
+        with pytest.raises(TimeoutError):
+            download.wait(follower, Caller(timeout=0.01))
+        assert read_all(download, owner) == read_all(download, follower) == b"".join(CHUNKS)
+    else:
+        download.detach(owner)
+        with pytest.raises(Broken, match="no thread"):
+            read_all(download, follower)
+        assert source.closed
+
+
 @pytest.mark.anyio
 async def test_a_pump_receives_without_its_readers(kept: Kept) -> None:
     download = kept.pumped(AsyncSource(CHUNKS), 1_000_000)

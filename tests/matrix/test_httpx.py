@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -10,12 +11,12 @@ import httpx
 import pytest
 
 from tests.origin import Answer
+from vllm_http_cache import Cache
 from vllm_http_cache.httpx import EXTENSION, AsyncCacheTransport, CacheTransport
 
 if TYPE_CHECKING:
     from tests.conftest import World
     from tests.origin import Origin
-    from vllm_http_cache import Cache
 
 pytestmark = pytest.mark.only("httpx")
 FRESH = {"Cache-Control": "max-age=60", "ETag": '"1"'}
@@ -49,6 +50,13 @@ def test_a_request_about_the_whole_server_passes_by(session: httpx.Client, origi
     response = session.options(origin.url("/"), extensions={"target": b"*"})
     assert (response.status_code, origin.seen()[0].target) == (204, "*")
     assert "cache-status" not in response.headers
+
+
+def test_not_even_the_whole_server_is_asked_in_mode_only_if_cached(cache: Cache, origin: Origin) -> None:
+    alone = Cache(cache.storage, replace(cache.options, mode="only-if-cached"))
+    with httpx.Client(transport=CacheTransport(httpx.HTTPTransport(), alone)) as client:
+        response = client.options(origin.url("/"), extensions={"target": b"*"})
+    assert (response.status_code, origin.count()) == (504, 0)
 
 
 def test_field_values_are_octets(session: httpx.Client, origin: Origin, world: World) -> None:

@@ -182,13 +182,45 @@ def test_an_archive_takes_everything_along(make: Make, tmp_path: Path, clock: Cl
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         assert len(tar.getnames()) == 9, "any tar reads it"
     result = import_tar(target, io.BytesIO(archive), clock())
-    assert (result.stored, result.refused) == (5, 0)
+    assert (result.stored, result.refused.total(), result.complaint) == (5, 0, "")
     for number in range(4):
         assert load(target, key(number)) == load(source, key(number))
     assert target.read(key("head"))
     assert ledger_is_exact(target)
+
+
+def test_what_is_there_already_takes_no_room_for_a_moment(make: Make, tmp_path: Path, clock: Clock) -> None:
+    source = filled(make, tmp_path / "1")
+    archive = exported(source)
+    target = make(tmp_path / "2", max_size=5 * MIB)
+    assert import_tar(target, io.BytesIO(archive), clock()).stored == 5
+    used, bodies = usage(target).used, body_files(tmp_path / "2")
     again = import_tar(target, io.BytesIO(archive), clock())
-    assert (again.stored, again.refused) == (0, 5), "what is there is as new"
+    assert (again.stored, again.refused) == (0, {"already there": 5})
+    assert (usage(target).used, body_files(tmp_path / "2")) == (used, bodies)
+
+
+def test_an_import_says_why_it_refuses(make: Make, tmp_path: Path, clock: Clock) -> None:
+    source = filled(make, tmp_path / "1")
+    archive = exported(source)
+    small = import_tar(make(tmp_path / "2", max_entry_size=MIB), io.BytesIO(archive), clock())
+    assert (small.stored, small.refused) == (4, {"no room": 1})
+    position = archive.index(body_files(tmp_path / "1", key(2))[0].read_bytes()[:64])
+    harmed = bytearray(archive)
+    harmed[position] ^= 1
+    result = import_tar(make(tmp_path / "3"), io.BytesIO(harmed), clock())
+    assert (result.stored, result.refused) == (4, {"damaged": 1})
+    clock.ahead = 86_401
+    late = import_tar(make(tmp_path / "4"), io.BytesIO(archive), clock())
+    assert (late.stored, late.refused) == (0, {"expired": 5})
+
+
+def test_an_export_is_not_a_use(make: Make, tmp_path: Path, clock: Clock) -> None:
+    storage = filled(make, tmp_path / "1")
+    used = {stat.key: stat.used for stat in storage.scan()}
+    clock.ahead = 100
+    exported(storage)
+    assert {stat.key: stat.used for stat in storage.scan()} == used
 
 
 class Pipe(io.RawIOBase):
@@ -230,7 +262,7 @@ def test_what_is_newer_stays(make: Make, tmp_path: Path, clock: Clock) -> None:
     archive = exported(filled(make, tmp_path / "1"))
     target = make(tmp_path / "2")
     assert store(target, key(1), b"newer", at=clock() + 1)
-    assert import_tar(target, io.BytesIO(archive), clock()).refused == 1
+    assert import_tar(target, io.BytesIO(archive), clock()).refused["already there"] == 1
     assert load(target, key(1)) == b"newer"
 
 

@@ -39,13 +39,13 @@ def explain(
     now = time.time()
     with opened(folder, absent=1) as (storage, settings, _):
         try:
-            record = storage.read(cache_key(url, settings.options))
+            stats = storage.stat(cache_key(url, settings.options))
         except InvalidTarget as error:
             raise typer.BadParameter(str(error)) from None
-    if record is None or not record.responses:
+    if not stats:
         typer.echo("nothing is stored")
         raise typer.Exit(1)
-    for stored in record.responses:
+    for stored in (stat.stored for stat in stats):
         said = explained(request, stored, now, settings.options)
         length = f", {stored.body.length} octets" if stored.body else ""
         typer.echo(f"{stored.status} {stored.reason}{length}")

@@ -14,7 +14,6 @@ import typer
 from .folder import Folder, fail, opened, reason
 
 if TYPE_CHECKING:
-    from vllm_http_cache.storage.archive import Imported
     from vllm_http_cache.storage.protocol import Stat
 
 __all__ = ["export", "import_", "ls", "purge", "seed", "stat", "trim", "verify"]
@@ -223,24 +222,16 @@ def import_(file: Tar, folder: Folder = None) -> None:
     """
     from vllm_http_cache.storage.archive import import_tar
 
-    from .arriving import Arriving
-
     with opened(folder, storing=True) as (storage, _, troubles):
         with _file(file, "rb") as tar:
-            source = Arriving(tar)
-            result = import_tar(storage, source, time.time())
-        if not (source.is_export() or result.stored or result.refused):
-            fail(f"{file} is not what `vllm-http-cache export` has written: nothing stored")
-        complaints = [source.complaint()] if source.complaint() else []
-        if troubles.first:
-            complaints.append(reason(troubles.first))
-        if complaints:
-            fail(f"{file}: {_told(result)}: {'; '.join(complaints)}")
-    typer.echo(_told(result))
-
-
-def _told(result: Imported) -> str:
-    return f"{result.stored} stored, {result.refused} refused"
+            result = import_tar(storage, tar, time.time())
+        refused = ", ".join(f"{number} {why}" for why, number in result.refused.items())
+        told = f"{result.stored} stored, {result.refused.total()} refused" + (refused and f" ({refused})")
+        complaints = [result.complaint, reason(troubles.first) if troubles.first else ""]
+        in_vain = not result.stored and result.refused.total() > result.refused["already there"]
+        if any(complaints) or in_vain:
+            fail(f"{file}: " + "; ".join(filter(None, (told, *complaints))))
+    typer.echo(told)
 
 
 def seed(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from .message import Response
 
 __all__ = ["announced_length", "is_framed"]
 
 _WITHOUT_BODY = frozenset((204, 304))
+_LENGTH = re.compile(r"[0-9]{1,18}")  # more octets than that nobody has
 
 
 def announced_length(response: Response) -> int | None:
@@ -14,7 +17,7 @@ def announced_length(response: Response) -> int | None:
     if response.status in _WITHOUT_BODY:
         return 0
     length = response.fields.get("content-length")
-    if length is None or "transfer-encoding" in response.fields or not (length.isascii() and length.isdigit()):
+    if length is None or "transfer-encoding" in response.fields or _LENGTH.fullmatch(length) is None:
         return None
     return int(length)
 

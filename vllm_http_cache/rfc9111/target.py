@@ -85,7 +85,8 @@ def parse_target(uri: str) -> Target:
     port = int(digits) if digits and len(digits) <= 5 else None
     if digits and (port is None or port > 65535):
         raise InvalidTarget(f"not a port in the URI {redacted(uri)!r}")
-    return Target(scheme, userinfo, host.lower(), port or _DEFAULT_PORTS.get(scheme), path or "/", query)
+    port = _DEFAULT_PORTS.get(scheme) if port is None else port
+    return Target(scheme, userinfo, host.lower(), port, path or "/", query)
 
 
 def cache_key(uri: str, options: CacheOptions) -> str:

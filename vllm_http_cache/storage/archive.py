@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import IO, Protocol
 
 from xxhash import xxh3_64_digest
@@ -21,11 +24,12 @@ from .protocol import BodyDamaged, BodyReader, Storage
 from .readers import BLOCK
 from .records import LARGEST, decode, encode
 from .sweep import SKEW
-from .toolbox import is_sound, put, put_body
+from .toolbox import has_newer, is_sound, put, put_body
 
 __all__ = ["Imported", "Source", "export_tar", "import_tar"]
 
 _UNIT = 512
+_END = bytes(_UNIT)
 _LARGEST_MEMBER = 8**11 - 1  # what the octal field of a tar header can say
 
 
@@ -35,11 +39,9 @@ def export_tar(storage: Storage, file: IO[bytes]) -> int:
     :raises OSError: *file* cannot be written.
     """
     count = 0
-    keys = dict.fromkeys(stat.key for stat in storage.scan())
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.USTAR_FORMAT) as tar:
-        for key in keys:
-            record = storage.read(key)
-            sound = [stored for stored in (record.responses if record else ()) if _can_go(storage, stored)]
+        for key, stats in groupby(storage.scan(), key=attrgetter("key")):
+            sound = [stat.stored for stat in stats if _can_go(storage, stat.stored)]
             if sound:
                 data = encode(key, sound)
                 tar.addfile(_member(f"{key}/record", len(data)), io.BytesIO(data))
@@ -92,17 +94,26 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class Imported:
-    """Stored responses that an import has stored, and those that it has not: damaged, expired, older, or no room."""
+    """What became of the stored responses in an export.
+
+    :param stored: how many have been stored.
+    :param refused: how many have not, by reason: ``already there`` (as late or later), ``expired``, ``damaged``,
+        ``no room``.
+    :param complaint: what is wrong with the stream as a whole; empty when nothing is.
+    """
 
     stored: int = 0
-    refused: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    complaint: str = ""
 
 
 @dataclass(slots=True)
 class _Pending:
-    key: str
-    responses: tuple[StoredResponse, ...]
-    bodies: dict[str, BodyRef] = field(default_factory=dict)
+    """The responses of one key that are wanted, and what has come of their bodies: each as stored, or why it is not."""
+
+    key: str = ""
+    responses: tuple[StoredResponse, ...] = ()
+    bodies: dict[str, BodyRef | str] = field(default_factory=dict)
 
 
 def import_tar(storage: Storage, file: Source, now: float) -> Imported:
@@ -112,66 +123,97 @@ def import_tar(storage: Storage, file: Source, now: float) -> Imported:
     :raises OSError: *file* cannot be read.
     """
     result = Imported()
-    pending = _Pending("", ())
-    for key, name, size, chunks in _members(file):
+    pending = _Pending()
+    for key, name, size, chunks in _members(file, result):
         if name == "record":
             _settle(storage, pending, result)
-            data = b"".join(chunks) if size <= LARGEST else b""
-            pending = _Pending(key, decode(data, key) or ())
-            result.refused += not pending.responses
+            pending = _Pending(key, _wanted(storage, key, size, chunks, now, result))
         elif key == pending.key:
-            _import_body(storage, pending, name, size, chunks, now)
+            _import_body(storage, pending, name, size, chunks)
     _settle(storage, pending, result)
     return result
 
 
-def _import_body(
-    storage: Storage, pending: _Pending, name: str, size: int, chunks: Iterator[bytes], now: float
-) -> None:
+def _wanted(
+    storage: Storage, key: str, size: int, chunks: Iterator[bytes], now: float, result: Imported
+) -> tuple[StoredResponse, ...]:
+    """The responses of a record that have a place here; the others are counted."""
+    wanted = []
+    responses = decode(b"".join(chunks), key) if size <= LARGEST else None
+    if not responses:
+        result.refused["damaged"] += 1
+    for stored in responses or ():
+        if not now - storage.ttl <= stored.confirmed <= now + SKEW:
+            result.refused["expired"] += 1
+        elif has_newer(storage, key, stored):
+            result.refused["already there"] += 1
+        else:
+            wanted.append(stored)
+    return tuple(wanted)
+
+
+def _import_body(storage: Storage, pending: _Pending, name: str, size: int, chunks: Iterator[bytes]) -> None:
     for stored in pending.responses:
         ref = stored.body
-        current = now - storage.ttl <= stored.confirmed <= now + SKEW
-        if ref is not None and (ref.name, ref.length) == (name, size) and current and name not in pending.bodies:
-            kept = put_body(storage, pending.key, size, _checked(chunks, ref.digests))
-            if kept is not None:
-                pending.bodies[name] = kept
+        if ref is not None and (ref.name, ref.length) == (name, size) and name not in pending.bodies:
+            checked = _Checked(chunks, ref)
+            kept = put_body(storage, pending.key, size, checked)
+            pending.bodies[name] = kept or ("damaged" if checked.damaged else "no room")
 
 
-def _checked(chunks: Iterator[bytes], digests: bytes) -> Iterator[bytes]:
-    """The chunks as far as their digests are right."""
-    for index, chunk in enumerate(chunks):
-        if xxh3_64_digest(chunk) != digests[8 * index : 8 * index + 8]:
-            return
-        yield chunk
+class _Checked:
+    """The chunks of a body as far as their digests are right."""
+
+    def __init__(self, chunks: Iterator[bytes], ref: BodyRef) -> None:
+        self._chunks = chunks
+        self._ref = ref
+        self.damaged = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        length = 0
+        for index, chunk in enumerate(self._chunks):
+            if xxh3_64_digest(chunk) != self._ref.digests[8 * index : 8 * index + 8]:
+                break
+            length += len(chunk)
+            yield chunk
+        self.damaged = length != self._ref.length
 
 
 def _settle(storage: Storage, pending: _Pending, result: Imported) -> None:
     """Store the responses of a key whose members have all been read."""
     for stored in pending.responses:
-        ref = stored.body and pending.bodies.get(stored.body.name)
-        if (ref or stored.body is None) and put(storage, pending.key, replace(stored, body=ref), unless_newer=True):
+        body = pending.bodies.get(stored.body.name, "damaged") if stored.body else None
+        if isinstance(body, str):
+            result.refused[body] += 1
+        elif put(storage, pending.key, replace(stored, body=body), unless_newer=True):
             result.stored += 1
         else:
-            result.refused += 1
+            result.refused["already there" if has_newer(storage, pending.key, stored) else "no room"] += 1
 
 
-def _members(file: Source) -> Iterator[tuple[str, str, int, Iterator[bytes]]]:
+def _members(file: Source, result: Imported) -> Iterator[tuple[str, str, int, Iterator[bytes]]]:
     """Key, name, size and octets of each member that an export could have written."""
-    while True:
-        header = _read(file, _UNIT)
+    begun = known = False
+    while (header := _read(file, _UNIT)) != _END:
+        begun = True
         try:
             member = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         except (tarfile.HeaderError, ValueError):
-            return  # the end, or nothing that could be followed further
-        if member.size < 0:
-            return
+            member = None
+        if member is None or member.size < 0:
+            cut = len(header) < _UNIT
+            result.complaint = "it has been cut" if cut else "it is damaged, and cannot be read to its end"
+            break
         key, _, name = member.name.partition("/")
         chunks = _chunks(file, member.size)
         if member.isreg() and is_key(key) and (name == "record" or (is_body(name) and name[:64] == key)):
+            known = True
             yield key, name, member.size, chunks
         for _ in chunks:
             pass
         _read(file, -member.size % _UNIT)
+    if begun and not known:
+        result.complaint = "it is not what `vllm-http-cache export` has written"
 
 
 def _chunks(file: Source, size: int) -> Iterator[bytes]:

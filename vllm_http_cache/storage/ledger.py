@@ -31,8 +31,8 @@ from .locks import lock, unlock
 
 __all__ = ["HOME", "SLOTS", "Ledger", "Page"]
 
-PATIENCE = 2.0  # seconds that the lock is waited for, and how many
-IMPATIENCE = 0.02  # after it was not released in time, for an
+PATIENCE = 2.0  # seconds that the lock is waited for
+IMPATIENCE = 0.02  # the same, for INTERVAL seconds after it was not released in time
 INTERVAL = 10.0
 
 SLOTS = 128

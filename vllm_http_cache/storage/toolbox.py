@@ -20,6 +20,7 @@ __all__ = [
     "Usage",
     "by_host",
     "by_uri",
+    "has_newer",
     "is_sound",
     "older_than",
     "purge",
@@ -171,14 +172,27 @@ def put(storage: Storage, key: str, stored: StoredResponse, *, unless_newer: boo
     swapped = False
     while not swapped:
         record = storage.read(key)
-        present = record.responses if record else ()
-        others = tuple(other for other in present if _answers(other) != _answers(stored))
-        replaced = (other for other in present if other not in others)
-        if unless_newer and any(other.confirmed >= stored.confirmed for other in replaced):
+        if unless_newer and _has_newer(record, stored):
             return False
+        others = tuple(other for other in _responses(record) if _answers(other) != _answers(stored))
         swapped = storage.swap(key, record, Record((*others, stored)))
     record = storage.read(key)
     return record is not None and stored in record.responses
+
+
+def has_newer(storage: Storage, key: str, stored: StoredResponse) -> bool:
+    """Whether one for the same requests is there that was confirmed as late or later."""
+    return _has_newer(storage.read(key), stored)
+
+
+def _has_newer(record: Record | None, stored: StoredResponse) -> bool:
+    return any(
+        _answers(other) == _answers(stored) and other.confirmed >= stored.confirmed for other in _responses(record)
+    )
+
+
+def _responses(record: Record | None) -> tuple[StoredResponse, ...]:
+    return record.responses if record else ()
 
 
 def _answers(stored: StoredResponse) -> tuple[object, ...]:

@@ -21,6 +21,8 @@ from requests.structures import CaseInsensitiveDict
 from requests.utils import get_encoding_from_headers
 from yarl import URL
 
+from ..coding import Inflating, decoded
+from ..rfc9111.fields import members
 from ..rfc9111.framing import announced_length
 from .attempt import is_being_stored
 
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "AsyncAnswer", "adrain", "drain", "request_info"]
 
 INFLATED = ("gzip", "x-gzip", "deflate")
-GZIP = 0x1F  # the first octet
-PIECE = 256 * 1024  # octets decoded at once
 CHARSET = re.compile(r"""charset=["']?([\w.:-]+)""", re.IGNORECASE)
 DRAINED = 256 * 1024  # octets of an unwanted content that are read for it to be stored
 
@@ -111,10 +111,9 @@ class AsyncAnswer:
     method = "GET"
 
     def __init__(self, hop: Hop, fetched: Fetched, attempt: Attempt, deadline: float | None) -> None:
-        head = fetched.response
-        self.status = head.status
-        self.reason = head.reason
-        self._fields = head.fields
+        self._head = fetched.response
+        self.status = self._head.status
+        self.reason = self._head.reason
         self._hop = hop
         self._body: AsyncBody = fetched.body
         self._reading = _Reading(fetched, attempt)
@@ -127,7 +126,7 @@ class AsyncAnswer:
 
     @cached_property
     def headers(self) -> CIMultiDictProxy[str]:
-        return _multidict(self._fields)
+        return _multidict(self._head.fields)
 
     @property
     def ok(self) -> bool:
@@ -140,8 +139,7 @@ class AsyncAnswer:
 
     @property
     def content_length(self) -> int | None:
-        length = self._fields.get("content-length")
-        return int(length) if length and length.isdecimal() else None
+        return announced_length(self._head)
 
     @property
     def content_type(self) -> str:
@@ -254,10 +252,8 @@ class _Reading:
         self._attempt = attempt
         self._fetched = fetched
         self._begun = False
-        codings = fetched.response.fields.get("content-encoding")
-        self._inflating = (
-            [_Inflating() for coding in codings.lower().split(",") if coding.strip() in INFLATED] if codings else []
-        )
+        codings = members((fetched.response.fields.get("content-encoding") or "").lower())
+        self._inflating = [Inflating() for coding in reversed(codings) if coding in INFLATED]
 
     @property
     def joins(self) -> bool:
@@ -276,10 +272,7 @@ class _Reading:
     def decoded(self, data: bytes) -> Iterator[bytes]:
         """:raises zlib.error: it is not in its content coding."""
         self._begun = True
-        pieces: Iterable[bytes] = (data,)
-        for inflating in reversed(self._inflating):
-            pieces = inflating.pieces(pieces)
-        for piece in pieces:
+        for piece in decoded(data, self._inflating):
             self._attempt.delivered += len(piece)
             yield piece
 
@@ -289,28 +282,6 @@ class _Reading:
             self._attempt.whole = True
         if not self._attempt.delivered and self._fetched.response.status == 200:
             self._fetched.refuse()
-
-
-class _Inflating:
-    """gzip, in any number of members, and deflate, in a zlib wrapping or, as some have it, bare."""
-
-    def __init__(self) -> None:
-        self._decoder: Any = None
-
-    def pieces(self, coded: Iterable[bytes]) -> Iterator[bytes]:
-        for data in filter(None, coded):
-            rest = data
-            while rest:
-                if self._decoder is None:
-                    wrapped = rest[0] == GZIP or rest[0] & 0x0F == 8
-                    self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 32 if wrapped else -zlib.MAX_WBITS)
-                yield self._decoder.decompress(rest, PIECE)
-                rest = self._decoder.unconsumed_tail
-                if self._decoder.eof:
-                    rest = self._decoder.unused_data
-                    if rest[:1] != bytes((GZIP,)):
-                        break  # no part of the content
-                    self._decoder = None
 
 
 def _slices(data: bytes, size: int | None) -> Iterable[bytes]:

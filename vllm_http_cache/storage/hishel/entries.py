@@ -17,6 +17,8 @@ from weakref import WeakValueDictionary
 
 from hishel import Entry, Headers, Request, Response
 
+from ...rfc9111 import message
+from ...rfc9111.framing import announced_length
 from ...rfc9111.message import BodyRef, Fields, StoredResponse
 from ..protocol import BodyReader, BodyWriter, Record, Storage
 from .failing_open import FailOpen
@@ -276,8 +278,7 @@ def _vary_names(headers: Headers) -> set[str]:
 
 
 def _length(request: Request, response: Response) -> int | None:
-    """The octets of the body, where the head says so (RFC 9112 section 6.3)."""
-    if request.method.upper() == "HEAD" or response.status_code in (204, 304):
+    """The octets of the body, where the head says so."""
+    if request.method.upper() == "HEAD":
         return 0
-    length = response.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() else None
+    return announced_length(message.Response(response.status_code, to_fields(response.headers)))
