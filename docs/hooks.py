@@ -1,11 +1,13 @@
 """What the pages show of the code: the tables of settings and of metrics, and docstrings without Sphinx's roles.
 
-The tables are checked in, so that the pages can be read without a build: ``python docs/hooks.py`` writes them anew.
+The tables are checked in, so that the pages can be read without a build: ``python docs/hooks.py`` writes them anew, in
+the README too.
 """
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,18 @@ def on_page_content(html: str, **_: object) -> str:
     return ROLE.sub(lambda role: f"<code>{role[2].rpartition('.')[2] if role[1] else role[2]}</code>", html)
 
 
-def variables() -> str:
-    rows = ["| Variable | `Settings(...)` | Default | What it sets | Allowed |", "| --- | --- | --- | --- | --- |"]
+def variables(*, arguments: bool = True) -> str:
+    """:param arguments: with the names as arguments of ``Settings``."""
+    titles = ["Variable", "`Settings(...)`", "Default", "What it sets", "Allowed"]
+    rows = [titles, ["---"] * len(titles)]
     for name, field in Settings.model_fields.items():
         extra: Any = field.json_schema_extra
-        told = (f"`{field.validation_alias}`", f"`{name}`", extra["shown"], field.description, extra["allowed"])
-        rows.append(f"| {' | '.join(map(str, told))} |")
-    return "\n".join(rows)
+        meaning = field.description or ""
+        rows.append([f"`{field.validation_alias}`", f"`{name}`", extra["shown"], meaning, extra["allowed"]])
+    if not arguments:
+        for row in rows:
+            del row[1]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def metrics() -> str:
@@ -42,7 +49,11 @@ def metrics() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"variables": ("variables.md", variables), "metrics": ("operating.md", metrics)}
+TABLES = (
+    ("../README.md", "variables", partial(variables, arguments=False)),
+    ("variables.md", "variables", variables),
+    ("operating.md", "metrics", metrics),
+)
 
 
 def between(page: str, name: str) -> tuple[str, str, str]:
@@ -53,8 +64,8 @@ def between(page: str, name: str) -> tuple[str, str, str]:
 
 
 def write() -> None:
-    for name, (page, table) in TABLES.items():
-        path = Path(__file__).with_name(page)
+    for page, name, table in TABLES:
+        path = Path(__file__).parent / page
         before, _, after = between(path.read_text("utf-8"), name)
         path.write_text(before + table() + after, "utf-8")
 

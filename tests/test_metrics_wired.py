@@ -54,3 +54,26 @@ def test_a_cache_and_its_storage_tell_all_of_it(tmp_path: Path) -> None:
     assert value("evictions_total", reason="size") >= 4
     assert value("held_bytes") > 0 and value("held_keys") == 5
     assert sum(s.value for m in registry.collect() if "storage_errors" in m.name for s in m.samples) > 0
+
+
+def test_damage_and_a_failing_origin_are_told(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    origin = Origin(ok(BODY, cache_control="max-age=60"))
+    with Cache(FileStorage(tmp_path), metrics=Metrics(registry)) as cache:
+
+        def fetch() -> None:
+            fetched = cache.fetch(get(), origin.send)
+            while fetched.body.read():
+                pass
+
+        fetch()
+        (body,) = (path for path in tmp_path.rglob("*.*") if path.stat().st_size == len(BODY))
+        body.chmod(0o600)
+        body.write_bytes(BODY[:-1] + b"y")
+        origin.answer = lambda _: ok(BODY, cache_control="max-age=0", etag='"1"')
+        fetch()
+        origin.answer = lambda _: (503, {}, [b"down"])
+        fetch()
+    assert registry.get_sample_value("vllm_http_cache_evictions_total", {"reason": "damaged"}) == 1
+    assert registry.get_sample_value("vllm_http_cache_validations_total", {"result": "failed"}) == 1
+    assert registry.get_sample_value("vllm_http_cache_validations_total", {"result": "replaced"}) is None

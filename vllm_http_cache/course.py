@@ -278,10 +278,9 @@ class Course:
         if not self._background:
             metrics.answered(outcome, status.forward, octets)
         if status.forward == "stale":
-            origin_failed = outcome in ("failed", "stale")
-            metrics.validated(
-                "failed" if origin_failed else "confirmed" if status.forward_status == 304 else "replaced"
-            )
+            code = status.forward_status
+            failed = code is None or code >= 500
+            metrics.validated("failed" if failed else "confirmed" if code == 304 else "replaced")
 
     def _veto(self, stored: StoredResponse | None, supply: Supply, body: Any) -> Callable[[], None]:
         cache, key, uri = self._cache, self._key, self.request.uri

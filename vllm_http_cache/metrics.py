@@ -89,7 +89,7 @@ class Metrics:
         if octets is not None:
             self._gauge("held_bytes", "Octets that the storage occupies.").set(octets)
         if keys is not None:
-            self._gauge("held_keys", "Keys with stored responses, as last counted.").set(keys)
+            self._gauge("held_keys", "Keys with stored responses, as counted about once an hour.").set(keys)
 
     def _gauge(self, name: str, meaning: str) -> Gauge:
         """Made when it is first set: until then it would say 0."""

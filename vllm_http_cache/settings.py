@@ -1,11 +1,10 @@
-"""What the environment says: one model, read once, and the single source of the documentation's table.
-
-``python -m vllm_http_cache.settings`` prints that table.
-"""
+"""What the environment says: one model, read once, and the single source of the documentation's tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,9 @@ if TYPE_CHECKING:
     from .cache import Cache
     from .storage.files import FileStorage
 
-__all__ = ["Settings", "SettingsError", "open_cache", "open_storage", "reference"]
+__all__ = ["Settings", "SettingsError", "misspelt", "open_cache", "open_storage"]
+
+log = logging.getLogger("vllm_http_cache")
 
 MIB = 1024**2
 
@@ -31,13 +32,6 @@ def _variable(name: str, default: Any, meaning: str, allowed: str, *, shown: str
     """A field read from the environment variable *name*; *shown* is its default in words."""
     extra: dict[str, Any] = {"allowed": allowed, "shown": shown or f"`{str(default).lower()}`"}
     return Field(default, validation_alias=name, description=meaning, json_schema_extra=extra, **bounds)
-
-
-def _variables() -> Iterator[tuple[str, str, str, str, str]]:
-    """(field, variable, default in words, meaning, what is allowed) of each setting."""
-    for name, field in Settings.model_fields.items():
-        extra: Any = field.json_schema_extra
-        yield name, str(field.validation_alias), extra["shown"], field.description or "", extra["allowed"]
 
 
 class Settings(BaseSettings):
@@ -127,8 +121,8 @@ class Settings(BaseSettings):
     seed: Path | None = _variable(
         "MEDIA_CACHE_SEED",
         None,
-        "In vLLM: a folder of files named as its built-in cache names them. They answer where nothing better is stored, "
-        "in place of the origin; the folder is only read.",
+        "In vLLM, in the modes default, force-cache and only-if-cached: a folder of files named as its built-in cache "
+        "names them. They answer where nothing better is stored, in place of the origin; the folder is only read.",
         "the path of a folder",
         shown="unset",
     )
@@ -158,12 +152,26 @@ class Settings(BaseSettings):
 
 
 def _explain(error: ValidationError) -> str:
-    allowed = {name: words for *names, _, _, words in _variables() for name in names}
+    allowed = {}
+    for name, field in Settings.model_fields.items():
+        extra: Any = field.json_schema_extra
+        allowed[name] = allowed[str(field.validation_alias)] = extra["allowed"]
     complaints = []
     for problem in error.errors(include_url=False):
         name = str(problem["loc"][0])
         complaints.append(f"{name}={problem['input']!r}: allowed is {allowed.get(name, 'no setting of this name')}")
     return "; ".join(complaints).replace("`", "")
+
+
+def misspelt() -> list[str]:
+    """A complaint about each environment variable that is named like one of these settings and is none."""
+    known = {str(field.validation_alias) for field in Settings.model_fields.values()}
+    complaints = []
+    for name in sorted(os.environ.keys() - known):
+        if name.startswith(("MEDIA_CACHE_", "VLLM_MEDIA_CACHE_")):
+            meant = difflib.get_close_matches(name, known, 1)
+            complaints.append(f"{name} is no setting" + (f": is {meant[0]} meant?" if meant else ""))
+    return complaints
 
 
 def open_cache(settings: Settings | None = None) -> Cache | None:
@@ -189,6 +197,8 @@ def open_storage(settings: Settings) -> FileStorage:
     """
     if settings.path is None:
         raise SettingsError("VLLM_MEDIA_CACHE is not set: no folder is named")
+    for complaint in misspelt():
+        log.warning("vllm-http-cache: %s", complaint)
     from .storage.files import FileStorage
 
     return FileStorage(
@@ -200,16 +210,3 @@ def open_storage(settings: Settings) -> FileStorage:
         fsync=settings.fsync,
         group=settings.group,
     )
-
-
-def reference() -> str:
-    """The variables as a Markdown table."""
-    rows = ["| Variable | Default | What it sets | Allowed |", "| --- | --- | --- | --- |"]
-    rows += [
-        f"| `{variable}` | {shown} | {meaning} | {allowed} |" for _, variable, shown, meaning, allowed in _variables()
-    ]
-    return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    print(reference())  # noqa: T201

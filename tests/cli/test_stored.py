@@ -6,6 +6,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from vllm_http_cache.rfc9111.options import CacheOptions
 from vllm_http_cache.rfc9111.storing import stored_response
 from vllm_http_cache.rfc9111.target import cache_key
 from vllm_http_cache.storage.toolbox import put_file
+from vllm_http_cache.vllm.hops import first_hop
 
 URL = "http://a.test/picture.png"
 BODY = b"octets of a picture" * 1000
@@ -64,10 +66,10 @@ def test_the_folder_is_the_environments_unless_given(folder: str, tmp_path: Path
 def test_no_folder() -> None:
     code, output = run("ls")
     assert code == 2
-    assert "VLLM_MEDIA_CACHE is not set" in output
+    assert "give --folder, or set VLLM_MEDIA_CACHE" in output
     code, output = run("ls", "--folder", "/nowhere")
     assert code == 1
-    assert "/nowhere is not a folder" in output
+    assert "/nowhere does not exist" in output
 
 
 def test_a_bad_setting_is_explained() -> None:
@@ -101,7 +103,7 @@ def test_stat(folder: str) -> None:
     stated = dict(line.split(maxsplit=1) for line in output.splitlines() if not line.startswith("at most"))
     assert stated["folder"] == folder
     assert stated["keys"] == "2"
-    assert "at most   10.5 MB" in output
+    assert "at most   10.0 MiB" in output
 
 
 def test_purge(folder: str, file: Path) -> None:
@@ -153,9 +155,58 @@ def test_a_missing_file_is_said(folder: str) -> None:
 def test_seed_without_room(tmp_path: Path, file: Path) -> None:
     folder = str(tmp_path / "cache")
     file.write_bytes(bytes(2 * 1024**2))
-    code, output = run("seed", URL, str(file), "--folder", folder, VLLM_MEDIA_CACHE_MAX_SIZE_MB="1")
-    assert code == 1
-    assert "no room" in output
+    where = (URL, str(file), "--folder", folder)
+    code, output = run("seed", *where, VLLM_MEDIA_CACHE_MAX_SIZE_MB="2")
+    assert (code, "there is no room for it" in output) == (1, True)
+    code, output = run("seed", *where, MEDIA_CACHE_MAX_ENTRY_SIZE_MB="1")
+    assert (code, "larger than what is kept, 1.0 MiB" in output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "url, content, options, why",
+    [
+        ("ftp://a.test/a.png", b"x", (), "is not an HTTP URL"),
+        ("http://a%2f.test/", b"x", (), "ambiguous"),
+        (URL, b"x", ("--content-type", "a\nb"), "is not a media type"),
+        (URL, b"x", ("--content-type", ""), "is not a media type"),
+        (URL, b"", (), "is empty"),
+    ],
+)
+def test_seed_takes_nothing_that_could_never_answer(
+    tmp_path: Path, file: Path, url: str, content: bytes, options: tuple[str, ...], why: str
+) -> None:
+    file.write_bytes(content)
+    code, output = run("seed", url, str(file), "--folder", str(tmp_path / "cache"), *options)
+    assert (code in (1, 2), why in " ".join(output.split())) == (True, True), output
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("url", ["http://a.test/ü.png", "http://a.test/[1].png", "http://a.test/a b.png"])
+def test_a_url_is_named_as_vllm_dials_it(tmp_path: Path, file: Path, url: str) -> None:
+    folder = str(tmp_path / "cache")
+    storage = FileStorage(folder)
+    hop = first_hop(url, {})
+    stored = stored_response(hop.request, Response(200, Fields()), time.time(), time.time(), CacheOptions())
+    assert put_file(storage, cache_key(hop.request.uri, CacheOptions()), stored, file)
+    storage.close()
+    assert run("explain", url, "--folder", folder)[0] == 0
+    assert run("purge", url, "--folder", folder) == (0, "1 removed\n")
+    assert run("seed", url, str(file), "--folder", folder)[0] == 0
+    assert run("purge", hop.request.uri, "--folder", folder) == (0, "1 removed\n")
+
+
+SIGNED = URL + "?sig=a&se=b&sp=c&sv=d"
+
+
+@pytest.mark.parametrize("variable", ["MEDIA_CACHE_SHARED", "MEDIA_CACHE_SIGNED_URLS"])
+def test_what_a_server_with_other_variables_stored_is_found(tmp_path: Path, file: Path, variable: str) -> None:
+    where = ("--folder", str(tmp_path / "cache"))
+    theirs: dict[str, Any] = {variable: "false"}
+    assert run("seed", SIGNED, str(file), *where, **theirs)[0] == 0
+    code, output = run("explain", SIGNED, *where)
+    assert (code, f"{variable}=false" in output) == (0, True)
+    assert "unlike here" not in run("explain", SIGNED, *where, **theirs)[1]
+    assert run("purge", SIGNED, *where) == (0, "1 removed\n")
 
 
 def test_a_file_that_cannot_be_written(folder: str, tmp_path: Path) -> None:
@@ -200,6 +251,32 @@ def test_explain(folder: str) -> None:
     assert "max-age (RFC 9111 section 5.2.2.1)" in output
     assert "Content-Type: image/png" in output
     assert "stale: " in run("explain", "http://b.test/?sig=secret", "--folder", folder)[1]
+
+
+def test_explain_asks_as_vllm_does(tmp_path: Path, file: Path) -> None:
+    folder = str(tmp_path / "cache")
+    storage = FileStorage(folder)
+    request = first_hop(URL, {}).request
+    fields = Fields([("Vary", "Accept-Encoding, Accept"), ("Cache-Control", "max-age=60")])
+    stored = stored_response(request, Response(200, fields), time.time(), time.time(), CacheOptions())
+    assert put_file(storage, cache_key(URL, CacheOptions()), stored, file)
+    storage.close()
+    output = run("explain", URL, "--folder", folder)[1]
+    assert "a GET is answered from the cache" in output
+    assert "a GET with Accept: */*, Accept-Encoding: gzip, deflate" in output
+    assert "forwarded: vary-miss" in run("explain", URL, "--folder", folder, "--header", "Accept: text/html")[1]
+    assert "forwarded: bypass" in run("explain", URL, "--folder", folder, "--header", "Host: other.test")[1]
+
+
+def test_explain_is_no_use(folder: str) -> None:
+    def used() -> set[float]:
+        return {stat.used for stat in FileStorage(folder).scan()}
+
+    records = [path for path in Path(folder).rglob("*") if len(path.name) == 64]
+    for path in records:
+        os.utime(path, ns=(10**9, path.stat().st_mtime_ns))
+    run("explain", URL, "--folder", folder)
+    assert used() == {1.0}
 
 
 def test_explain_nothing(folder: str) -> None:

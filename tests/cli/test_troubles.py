@@ -116,7 +116,10 @@ def test_changing_a_read_only_folder(folder: Path, file: Path, tar: Path) -> Non
     where = ("--folder", str(folder))
     assert run("purge", "--all", *where) == (1, "vllm-http-cache: 0 of 3 removed: read-only file system\n")
     assert run("trim", "0", *where) == (1, f"vllm-http-cache: {folder}: read-only file system\n")
-    assert run("seed", URL, str(file), *where) == (1, "vllm-http-cache: not stored: read-only file system\n")
+    assert run("seed", URL, str(file), *where) == (
+        1,
+        f"vllm-http-cache: not stored in {folder}: read-only file system\n",
+    )
     assert run("import", str(tar), *where) == (0, "0 stored, 3 refused (3 already there)\n")
 
 

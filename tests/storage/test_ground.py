@@ -129,6 +129,22 @@ def test_a_group_shares_with_whoever_is_in_it(make: Make, tmp_path: Path) -> Non
     assert store(make(group=True), KEY, b"y")
 
 
+@needs_root
+@pytest.mark.parametrize("mode, gid", [(0o700, 0), (0o2750, 0), (0o770, 0), (0o2770, 12345)])
+def test_a_group_leaves_alone_what_is_not_shared_with_it(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, gid: int
+) -> None:
+    first = make()
+    assert store(first, KEY, b"x")
+    first.close()
+    own = own_folder(tmp_path / "cache")
+    os.chown(own, 12345, gid)
+    own.chmod(mode)
+    shared = mode == 0o2770  # and root is a member of every group
+    assert (load(make(group=True), KEY) is None) is not shared
+    assert ("not shared with this user's groups" in caplog.text) is not shared
+
+
 @pytest.mark.parametrize("group", [False, True])
 @pytest.mark.parametrize("where", [".vllm-http-cache", ".vllm-http-cache/v1"])
 def test_a_folder_that_anybody_may_write_is_not_used(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,43 @@ def test_one_line_says_that_it_is_active(
         fetch.grey(url)
     (line,) = [record.getMessage() for record in caplog.records if "active" in record.getMessage()]
     assert all(words in line for words in (str(plugin.folder), "100 MiB", "2 h", "default"))
+
+
+def test_no_line_says_so_of_a_folder_that_cannot_be_used(
+    plugin: Plugin, origin: Origin, fetch: Fetch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    plugin.folder.write_bytes(b"a file where the folder should be")
+    plugin.start()
+    fetch.grey(origin.on("/a.png", Answer(fields=FRESH, body=picture(1))))
+    said = [record.getMessage() for record in caplog.records if "vllm-http-cache" in record.getMessage()]
+    assert not [line for line in said if "active" in line]
+    assert [line for line in said if "cannot use" in line]
+
+
+@pytest.mark.parametrize(
+    "mode, there, complaint",
+    [
+        ("default", False, "is no folder that can be read"),
+        ("no-cache", True, "MEDIA_CACHE_SEED is not looked at in mode no-cache"),
+        ("only-if-cached", True, None),
+    ],
+)
+def test_seeds_that_cannot_answer_are_complained_of(
+    plugin: Plugin,
+    fetch: Fetch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    mode: str,
+    there: bool,
+    complaint: str,
+) -> None:
+    seeds = seed(tmp_path / "seeds", "http://another.test/a.png", picture(2)).parent
+    plugin.start(MEDIA_CACHE_SEED=str(seeds if there else tmp_path / "typo"), MEDIA_CACHE_MODE=mode)
+    with suppress(Exception):
+        fetch.grey("http://127.0.0.1:9/a.png")
+    said = " ".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert complaint in said if complaint else "SEED" not in said
 
 
 def test_the_built_in_cache_evicts_over_our_folder(

@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from vllm_http_cache.settings import Settings
     from vllm_http_cache.storage.files import FileStorage
 
-__all__ = ["Folder", "Opened", "Troubles", "fail", "opened", "reason"]
+__all__ = ["Folder", "Opened", "Overheard", "fail", "mebibytes", "opened", "reason"]
 
 UNBOUNDED = {"max_size_mb": 2**40, "ttl_hours": inf}
 LOGGER = logging.getLogger("vllm_http_cache.storage")
 
 Folder = Annotated[
     Path | None,
-    typer.Option(help="The folder that the cache lives in. Without it: $VLLM_MEDIA_CACHE.", show_default=False),
+    typer.Option(
+        help="The folder that the cache lives in. Without it: $VLLM_MEDIA_CACHE.", show_default=False, readable=False
+    ),
 ]
 
 
-class Troubles(logging.Handler):
+class Overheard(logging.Handler):
     """Hears what a storage would log and go on without: an operator wants to know."""
 
     def __init__(self) -> None:
@@ -52,7 +54,7 @@ class Troubles(logging.Handler):
 class Opened(NamedTuple):
     storage: FileStorage
     settings: Settings
-    troubles: Troubles
+    troubles: Overheard
 
 
 @contextmanager
@@ -69,16 +71,18 @@ def opened(folder: Path | None, *, storing: bool = False, absent: int = 0) -> It
 
     try:
         settings = Settings() if folder is None else Settings(path=folder)
+        if settings.path is None:
+            fail("no folder is named: give --folder, or set VLLM_MEDIA_CACHE", 2)
         stated = settings.model_dump(include=settings.model_fields_set)
         storage = open_storage(settings if storing else settings.model_copy(update=UNBOUNDED | stated))
     except SettingsError as error:
         fail(str(error), 2)
-    troubles = Troubles()
+    troubles = Overheard()
     try:
         with troubles.listening():
             if not _is_there(storage.path, group=settings.group) and not storing:
-                if not Path(storage.path).is_dir():
-                    fail(f"{storage.path} is not a folder")
+                if not Path(storage.path).exists():
+                    fail(f"{storage.path} does not exist")
                 typer.echo(f"no cache here yet: {storage.path}", err=True)
                 raise typer.Exit(absent)
             yield Opened(storage, settings, troubles)
@@ -125,6 +129,11 @@ def reason(error: OSError) -> str:
         return "read-only file system"
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
+
+
+def mebibytes(octets: int) -> str:
+    """A number of octets in the unit of the settings."""
+    return f"{octets / 1024**2:,.1f} MiB"
 
 
 def fail(what: str, code: int = 1) -> NoReturn:

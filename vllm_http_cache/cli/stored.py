@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import typer
 
-from .folder import Folder, fail, opened, reason
+from .folder import Folder, fail, mebibytes, opened, reason
+from .naming import Url, keys, named
 
 if TYPE_CHECKING:
     from vllm_http_cache.storage.protocol import Stat
 
 __all__ = ["export", "import_", "ls", "purge", "seed", "stat", "trim", "verify"]
 
-Url = Annotated[str, typer.Argument(help="The target URI, as it is fetched.")]
 Tar = Annotated[Path, typer.Argument(help="A tar file; - is standard output or input.", allow_dash=True)]
 
 
@@ -40,8 +40,6 @@ def _host(host: str | None) -> str | None:
 
 def stat(folder: Folder = None) -> None:
     """What the cache occupies, and how much it holds."""
-    from rich.filesize import decimal
-
     from vllm_http_cache.storage.toolbox import usage
 
     with opened(folder) as (storage, settings, _):
@@ -53,12 +51,12 @@ def stat(folder: Folder = None) -> None:
             keys, occupied = _counted(Path(storage.path))
             reserved = f"unknown: {reason(error)}"
         else:
-            keys, occupied, reserved = held.keys, held.used, decimal(held.reserved)
+            keys, occupied, reserved = held.keys, held.used, mebibytes(held.reserved)
         typer.echo(f"folder    {storage.path}")
         typer.echo(f"keys      {keys}")
-        typer.echo(f"occupied  {decimal(occupied)}")
+        typer.echo(f"occupied  {mebibytes(occupied)}")
         typer.echo(f"reserved  {reserved}")
-        typer.echo(f"at most   {decimal(settings.max_size_mb * 1024**2)}, by this environment")
+        typer.echo(f"at most   {mebibytes(settings.max_size_mb * 1024**2)}, by this environment")
 
 
 def _counted(folder: Path) -> tuple[int, int]:
@@ -118,7 +116,6 @@ def purge(
     everything: Annotated[bool, typer.Option("--all", help="All there is.")] = False,
 ) -> None:
     """Remove stored responses: those to which everything applies that is given. Exit code 1: some are still there."""
-    from vllm_http_cache.rfc9111.target import InvalidTarget, cache_key
     from vllm_http_cache.storage import toolbox
 
     if (url, host, older_than) == (None, None, None) and not everything:
@@ -130,11 +127,8 @@ def purge(
         if older_than is not None:
             choices.append(toolbox.older_than(older_than * 3600, time.time()))
         if url is not None:
-            try:
-                key = cache_key(url, settings.options)
-            except InvalidTarget as error:
-                raise typer.BadParameter(str(error)) from None
-            choices.append(lambda each: each.key == key)
+            doomed_keys = keys(url, settings.options)
+            choices.append(lambda each: each.key in doomed_keys)
         chosen: dict[str, set[tuple[str, float]]] = {}
 
         def choose(each: Stat) -> bool:
@@ -182,13 +176,11 @@ def trim(
     folder: Folder = None,
 ) -> None:
     """Remove the least recently used until so much is left."""
-    from rich.filesize import decimal
-
     from vllm_http_cache.storage import toolbox
 
     with opened(folder) as (storage, _, _):
         freed = toolbox.trim(storage, size * 1024**2)
-    typer.echo(f"{decimal(freed)} freed")
+    typer.echo(f"{mebibytes(freed)} freed")
 
 
 @contextmanager
@@ -234,12 +226,20 @@ def import_(file: Tar, folder: Folder = None) -> None:
     typer.echo(told)
 
 
+def _media_type(value: str | None) -> str | None:
+    if value is not None and not (value.isascii() and value.isprintable() and value.strip()):
+        raise typer.BadParameter(f"{value!r} is not a media type")
+    return value
+
+
 def seed(
     url: Url,
     file: Annotated[Path, typer.Argument(help="The body.", exists=True, dir_okay=False)],
     folder: Folder = None,
     max_age: Annotated[int, typer.Option(help="Seconds for which it is fresh.", min=0)] = 86_400,
-    content_type: Annotated[str | None, typer.Option(help="Without it: guessed from the file's name.")] = None,
+    content_type: Annotated[
+        str | None, typer.Option(help="Without it: guessed from the file's name.", callback=_media_type)
+    ] = None,
 ) -> None:
     """Store a local file as the response to a GET of the URL.
 
@@ -249,26 +249,31 @@ def seed(
 
     from vllm_http_cache.rfc9111.message import Fields, Request, Response
     from vllm_http_cache.rfc9111.storing import stored_response
-    from vllm_http_cache.rfc9111.target import InvalidTarget, cache_key
+    from vllm_http_cache.rfc9111.target import cache_key
     from vllm_http_cache.storage.toolbox import put_file
 
+    url = named(url)
+    size = file.stat().st_size
+    if not size:
+        fail(f"{file} is empty, and vLLM takes an empty answer for a failure: not stored")
     kind = content_type or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     fields = Fields(
         (
             ("Content-Type", kind),
-            ("Content-Length", str(file.stat().st_size)),
+            ("Content-Length", str(size)),
             ("Cache-Control", f"public, max-age={max_age}"),
         )
     )
     now = time.time()
     with opened(folder, storing=True) as (storage, settings, troubles):
+        if size > storage.limits.largest:
+            fail(f"{file} is larger than what is kept, {mebibytes(storage.limits.largest)}: not stored")
         stored = stored_response(Request("GET", url), Response(200, fields, "OK"), now, now, settings.options)
         try:
             kept = put_file(storage, cache_key(url, settings.options), stored, file)
-        except InvalidTarget as error:
-            raise typer.BadParameter(str(error)) from None
         except OSError as error:  # the storage raises none
             fail(f"{file}: {reason(error)}")
         if not kept:
-            fail(f"not stored: {reason(troubles.first) if troubles.first else 'there is no room for it'}")
+            why = reason(troubles.first) if troubles.first else "there is no room for it"
+            fail(f"not stored in {storage.path}: {why}")
     typer.echo("stored")

@@ -12,7 +12,7 @@ from .directives import response_directives
 from .freshness import current_age, fresh_until, lifetime, may_be_stale, stale_since, within_ttl
 from .message import Request, StoredResponse
 from .options import CacheOptions
-from .selecting import Ask, Reuse, select
+from .selecting import Ask, Reuse, is_answerable, select
 from .target import same_uri
 from .validating import conditional
 from .vary import matches, vary_names
@@ -47,8 +47,10 @@ def explain(request: Request, stored: StoredResponse, now: float, options: Cache
     """
     seconds, rule = lifetime(stored, options)
     until = fresh_until(stored, options)
-    decision = select(request, (stored,), now, options)
-    if isinstance(decision, Reuse):
+    decision = select(request, (stored,), now, options) if is_answerable(request) else Ask("bypass")
+    if options.mode == "off":
+        outcome = "forwarded: the mode is off"
+    elif isinstance(decision, Reuse):
         outcome = "answered from the cache"
         if decision.ttl < 0:
             outcome += ", stale"

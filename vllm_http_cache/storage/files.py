@@ -73,6 +73,12 @@ class FileStorage:
         """Tell *observer* from now on what happens here."""
         self._observer = self._room.observer = self._troubles.observer = observer
 
+    def open(self) -> bool:
+        """Make and open the folder now rather than at the first use; whether it can be used."""
+        with self._troubles.within("opening the folder"):
+            return self._access.writing() is not None
+        return False
+
     @property
     def ttl(self) -> float:
         return self.limits.ttl

@@ -263,10 +263,16 @@ def _enter(name: str, parent: int, *, group: bool, create: bool) -> int | None:
 
 
 def _check(status: os.stat_result, name: str, *, group: bool) -> None:
-    if not group and status.st_uid not in (os.geteuid(), 0):
-        raise PermissionError(EPERM, f"the cache's folder belongs to user {status.st_uid}", name)
+    if status.st_uid not in (os.geteuid(), 0) and not (group and _is_shared_with_us(status)):
+        whose = f"belongs to user {status.st_uid}" + (", and is not shared with this user's groups" if group else "")
+        raise PermissionError(EPERM, f"the cache's folder {whose}", name)
     if status.st_mode & stat.S_IWOTH:
         raise PermissionError(EPERM, "anybody may write to the cache's folder", name)
+
+
+def _is_shared_with_us(status: os.stat_result) -> bool:
+    member = os.geteuid() == 0 or status.st_gid in {os.getegid(), *os.getgroups()}
+    return member and status.st_mode & (stat.S_IWGRP | stat.S_ISGID) == stat.S_IWGRP | stat.S_ISGID
 
 
 def _share_folder(path: str, parent: int) -> None:

@@ -36,7 +36,7 @@ class Troubles:
         now = self._clock()
         if now - self._said.get(cause, -INTERVAL) >= INTERVAL:
             self._said[cause] = now
-            logger.warning("%s: %s failed, going on without: %s", self._place, doing, error)
+            logger.warning("vllm-http-cache in %s: %s failed, going on without: %s", self._place, doing, error)
 
     def within(self, doing: str) -> Within:
         """A context in which an OSError is a warning, and the end of what is being done."""

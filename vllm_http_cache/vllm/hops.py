@@ -20,7 +20,7 @@ from ..rfc9111.target import Target, parse_target, recorded_uri, redacted
 if TYPE_CHECKING:
     from ..rfc9111.message import Response
 
-__all__ = ["Hop", "first_hop", "is_redirect"]
+__all__ = ["USUAL", "Hop", "dialled", "first_hop", "is_redirect"]
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ILLEGAL = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")  # in a URI (RFC 3986 section 2)
@@ -64,6 +64,16 @@ class Hop:
         return _hop(url, target, fields, _implicit(target), explicit=explicit)
 
 
+def dialled(url: str) -> str:
+    """*url* without its fragment, and byte for byte where that is possible.
+
+    :raises ValueError: it is no URL.
+    """
+    if ILLEGAL.search(url):
+        url = parse_url(url).url  # as vLLM and both clients escape what has no place in a URL
+    return url.partition("#")[0]
+
+
 def is_redirect(response: Response) -> bool:
     return response.status in REDIRECTS and any(response.fields.get_all("location")[:1])
 
@@ -97,10 +107,8 @@ def _hop(url: str, target: Target, fields: Fields, implicit: str | None, *, expl
 
 @lru_cache(maxsize=1024)
 def _address(url: str) -> tuple[str, Target]:
-    """*url* as it is dialled, byte for byte where that is possible, and its parts."""
-    if ILLEGAL.search(url):
-        url = parse_url(url).url  # as vLLM and both clients escape what has no place in a URL
-    url = url.partition("#")[0]
+    """*url* as it is dialled, and its parts."""
+    url = dialled(url)
     target = parse_target(url)
     if target.scheme not in ("http", "https"):
         raise ValueError(f"neither http nor https: {redacted(url)!r}")

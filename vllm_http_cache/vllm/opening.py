@@ -46,7 +46,9 @@ class Opening:
 def _open() -> Media | None:
     try:
         from ..settings import Settings, open_cache
+        from ..storage.files import FileStorage
         from .media import Media
+        from .seeds import Seeds
 
         settings = Settings()
         cache = open_cache(settings)
@@ -55,8 +57,12 @@ def _open() -> Media | None:
         return None
     if cache is None:
         return None
+    if (complaint := Seeds.complaint(settings)) is not None:
+        log.warning("vllm-http-cache: %s", complaint)
     log.info(
-        "vllm-http-cache is active in %s: at most %d MiB, at most %g h, mode %s",
+        "vllm-http-cache is active in %s: at most %d MiB, at most %g h, mode %s"
+        if isinstance(cache.storage, FileStorage) and cache.storage.open()
+        else "vllm-http-cache cannot use %s yet: at most %d MiB, at most %g h, mode %s",
         Path(settings.path or "").absolute(),
         settings.max_size_mb,
         settings.ttl_hours,

@@ -7,6 +7,7 @@ The folders are only read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Seeds"]
 
 CHUNK = 256 * 1024
+SEEDED = ("default", "force-cache", "only-if-cached")  # the modes in which a seed may answer
 CONDITIONS = ("if-none-match", "if-modified-since")
 
 
@@ -35,11 +37,22 @@ class Seeds:
     def of(cls, settings: Settings) -> Seeds:
         """Those that the settings ask for."""
         folders = []
-        if settings.seed is not None and settings.mode in ("default", "force-cache", "only-if-cached"):
+        if settings.seed is not None and settings.mode in SEEDED:
             folders.append(settings.seed)
         if settings.path is not None and settings.mode in ("force-cache", "only-if-cached"):
             folders.append(settings.path)
         return cls(folders)
+
+    @classmethod
+    def complaint(cls, settings: Settings) -> str | None:
+        """Why the folder of seeds will never answer, if it will not."""
+        if settings.seed is None:
+            return None
+        if settings.mode not in SEEDED:
+            return f"MEDIA_CACHE_SEED is not looked at in mode {settings.mode}"
+        if not os.access(settings.seed, os.R_OK | os.X_OK) or not settings.seed.is_dir():
+            return f"MEDIA_CACHE_SEED={str(settings.seed)!r} is no folder that can be read: no seed will answer"
+        return None
 
     def reply(self, url: str, sent: Request) -> Reply | None:
         """What stands in for the origin's answer to *sent*; None where there is nothing, or nothing is needed."""
