@@ -231,7 +231,7 @@ class _Body:
 
     def _went_on(self, fetched: Fetched, skipped: int, data: bytes, error: Exception) -> bytes:
         """The octets after those given, when the other answer turned out to have them."""
-        if skipped < 0 or (not data and skipped != self._given):
+        if not data and skipped != self._given:
             raise error
         self._rest, self._failed = fetched.body, None
         return data[self._given - skipped :]
@@ -271,12 +271,11 @@ class CachedBody(_Body):
         if resume is None:
             raise error
         self.continued = fetched = resume()
-        skipped, data = 0, b""
-        if self._continues(fetched):
-            while (data := fetched.body.read()) and skipped + len(data) <= self._given:
-                skipped += len(data)
-        else:
-            skipped = -1
+        if not self._continues(fetched):
+            raise error
+        skipped = 0
+        while (data := fetched.body.read()) and skipped + len(data) <= self._given:
+            skipped += len(data)
         return self._went_on(fetched, skipped, data, error)
 
     def close(self) -> None:
@@ -353,12 +352,11 @@ class AsyncCachedBody(_Body):
         if resume is None:
             raise error
         self.continued = fetched = await resume()
-        skipped, data = 0, b""
-        if self._continues(fetched):
-            while (data := await fetched.body.read()) and skipped + len(data) <= self._given:
-                skipped += len(data)
-        else:
-            skipped = -1
+        if not self._continues(fetched):
+            raise error
+        skipped = 0
+        while (data := await fetched.body.read()) and skipped + len(data) <= self._given:
+            skipped += len(data)
         return self._went_on(fetched, skipped, data, error)
 
     async def aclose(self) -> None:

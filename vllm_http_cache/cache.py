@@ -124,10 +124,11 @@ class Cache:
         hit = look.hit if look is not None else None
         if hit is None:
             return None
+        drop = partial(self.drop, hit.stored.uri, hit.key, hit.ref)
         try:
             if hit.stored.status != 200:
                 return None
-            supply = StoredSupply(hit.reader, partial(self.drop, hit.stored.uri, hit.key, hit.ref, "damaged"))
+            supply = StoredSupply(hit.reader, partial(drop, "damaged"))
             content = b"".join(iter(partial(supply.take, wait=wait), b""))
         except Broken:
             return None
@@ -135,8 +136,7 @@ class Cache:
             hit.reader.close()
         if self.metrics is not None:
             self.metrics.answered("hit", None, len(content))
-        refuse = partial(self.drop, hit.stored.uri, hit.key, hit.ref, "refused")
-        return Fetched(hit.response, content, status=hit.status, refuse=refuse)
+        return Fetched(hit.response, content, status=hit.status, refuse=partial(drop, "refused"))
 
     def forget(self, uri: str) -> None:
         """Drop all that is stored for *uri*, and do not keep what this process is receiving.

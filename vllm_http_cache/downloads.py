@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .storage.protocol import BodyWriter
     from .wire import Caller
 
-__all__ = ["Broken", "Download", "Reader"]
+__all__ = ["CHUNK", "PACE", "Broken", "Download", "Reader"]
 
 log = logging.getLogger("vllm_http_cache")
 

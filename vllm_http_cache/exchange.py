@@ -43,7 +43,7 @@ from .steps import (
     Store,
 )
 
-__all__ = ["exchange", "revalidate"]
+__all__ = ["Exchange", "exchange", "revalidate"]
 
 ROUNDS = 100  # what keeps changing under our eyes must not hold a caller for ever
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .rfc9111.message import StoredResponse
     from .storage.protocol import Claim
 
-__all__ = ["Flights", "Seat", "Ticket"]
+__all__ = ["Flights", "Landing", "Seat", "Ticket"]
 
 UNSHAREABLE_SECONDS = 60.0
 UNSHAREABLE_FLIGHTS = 4096

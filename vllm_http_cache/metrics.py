@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Gauge
 
-__all__ = ["Metrics", "default"]
+__all__ = ["Metrics", "Outcome", "default"]
 
 Outcome = Literal["hit", "stale", "forwarded", "collapsed", "refused", "failed"]
 Validation = Literal["confirmed", "replaced", "failed"]

@@ -9,6 +9,27 @@ from .rfc9111.cachestatus import CacheStatus
 from .rfc9111.judging import Changes
 from .rfc9111.message import Request, Response, StoredResponse
 
+__all__ = [
+    "UNTOLD",
+    "Again",
+    "Alone",
+    "Answer",
+    "Arrived",
+    "Change",
+    "Discard",
+    "Enter",
+    "Failed",
+    "Forget",
+    "Forward",
+    "Joined",
+    "Later",
+    "Lead",
+    "Leave",
+    "LookUp",
+    "Open",
+    "Store",
+]
+
 UNTOLD = CacheStatus()
 
 

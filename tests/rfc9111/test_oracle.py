@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -232,7 +233,7 @@ class Cache:
                     whole = self._body(part) + body if part else body
                     self.bodies.append(whole)
                     stored = replace(stored, body=BodyRef(str(len(self.bodies) - 1), len(whole)))
-                    self.responses = merged(self.responses, stored)
+                    self.responses = merged(self.responses, stored, now=inf)
                     return (respond(request, stored, now)[0], whole) if part else (response, body)
                 case Freshen(changes, selected, _):
                     self._change(changes)

@@ -104,7 +104,7 @@ def test_no_octets_raise(
 ) -> None:
     responses: tuple[StoredResponse, ...] = ()
     for one, other in past:
-        responses = merged(responses, stored_of(one, other, options))
+        responses = merged(responses, stored_of(one, other, options), now)
     decision = select(request, responses, now, options)
     assert decision == select(request, responses, now, options)
     flight_key("0" * 64, request, responses)

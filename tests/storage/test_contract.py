@@ -68,7 +68,7 @@ def test_what_is_stored_is_read(storage: FileStorage, size: int, length: bool) -
 
 
 def test_a_record_survives_as_it_was(storage: FileStorage) -> None:
-    stored = replace(response(), selecting=(("accept", "a"), ("cookie", "")), first=3, complete_length=9, reason="Fine")
+    stored = replace(response(), selecting=(("accept", "a"), ("cookie", "")), first=3, reason="Fine")
     assert storage.swap(KEY, None, Record((stored, response(tag="b"))))
     record = storage.read(KEY)
     assert record is not None

@@ -35,7 +35,6 @@ RESPONSES = st.builds(
     body=st.none() | REFS,
     reason=TEXT,
     first=LENGTHS,
-    complete_length=st.none() | LENGTHS,
 )
 
 

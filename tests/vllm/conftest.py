@@ -45,7 +45,7 @@ class Plugin:
         seam = vars(connection).get("vllm_http_cache")
         if seam is None:
             return
-        media = seam._media._media
+        media = seam._opening.media
         if media is not None:
             media.cache.close()
         for name in METHODS:

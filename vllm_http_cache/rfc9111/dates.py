@@ -14,6 +14,8 @@ from math import floor
 
 from .fields import trimmed
 
+__all__ = ["format_http_date", "parse_http_date"]
+
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAY = "(?:mon|tue|wed|thu|fri|sat|sun)"
 _LONG_DAY = "(?:mon|tues|wednes|thurs|fri|satur|sun)day"

@@ -16,6 +16,8 @@ from .fields import DECISIVE, INFINITE, TOKEN, delta_seconds, is_token, members,
 from .message import Fields
 from .options import CacheOptions
 
+__all__ = ["RequestDirectives", "ResponseDirectives", "request_directives", "response_directives"]
+
 # A directive's arguments, one for each time it is given: None where it has none, "" where it has no valid one.
 _Arguments = Mapping[str, tuple[str | None, ...]]
 

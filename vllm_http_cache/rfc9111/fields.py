@@ -12,6 +12,19 @@ from functools import lru_cache
 
 from .message import Fields
 
+__all__ = [
+    "DECISIVE",
+    "INFINITE",
+    "TOKEN",
+    "delta_seconds",
+    "end_to_end",
+    "is_token",
+    "members",
+    "token_or_string",
+    "tokens",
+    "trimmed",
+]
+
 # RFC 9111 section 1.2.2: what a number too large to handle is taken for. It stands for "for ever" (68 years).
 INFINITE = 2**31
 

@@ -14,6 +14,21 @@ from .fields import delta_seconds, trimmed
 from .message import Fields, StoredResponse
 from .options import CacheOptions
 
+__all__ = [
+    "CLOCK_SKEW",
+    "HEURISTIC_STATUSES",
+    "Lifetime",
+    "current_age",
+    "date_value",
+    "fresh_until",
+    "has_explicit_lifetime",
+    "initial_age",
+    "lifetime",
+    "may_be_stale",
+    "stale_since",
+    "within_ttl",
+]
+
 # RFC 9110 section 15.1: those that may be given a heuristic lifetime.
 HEURISTIC_STATUSES = frozenset((200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414, 501))
 

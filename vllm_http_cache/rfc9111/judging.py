@@ -176,7 +176,7 @@ def judge_failure(
     return best if allowed and within_ttl(best, now, options) else None
 
 
-def merged(responses: tuple[StoredResponse, ...], new: StoredResponse, now: float = inf) -> tuple[StoredResponse, ...]:
+def merged(responses: tuple[StoredResponse, ...], new: StoredResponse, now: float) -> tuple[StoredResponse, ...]:
     """What is stored under a key once *new* is, at most ``MAX_VARIANTS`` responses.
 
     *new* takes the place of those that answer the same requests, but for other parts of the same representation, and

@@ -108,7 +108,7 @@ class StoredResponse:
     section 4.2.3 and belong to the exchange that last gave the fields; ``confirmed`` is when the origin last sent or
     validated the response. ``selecting`` holds, for each field that Vary names, the request's value in the form that
     :mod:`.vary` compares. For a stored 206, ``first`` is the offset of the stored body in the complete
-    representation; ``complete_length`` is that representation's length, None when unknown.
+    representation.
     """
 
     uri: str
@@ -121,4 +121,3 @@ class StoredResponse:
     body: BodyRef | None = None
     reason: str = ""
     first: int = 0
-    complete_length: int | None = None

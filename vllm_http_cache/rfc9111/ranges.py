@@ -13,6 +13,8 @@ from .fields import trimmed
 from .message import Fields, Request, StoredResponse
 from .validators import range_is_current
 
+__all__ = ["ContentRange", "Span", "Wanted", "content_range", "has_what_is_wanted", "holds_whole", "locate", "wanted"]
+
 Span = tuple[int, int]
 # One range: first and last position, None for open; a suffix has no first position and its length in place of the
 # last.

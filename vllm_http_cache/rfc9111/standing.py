@@ -62,7 +62,7 @@ def standing(
     request: Request, responses: tuple[StoredResponse, ...], now: float, options: CacheOptions
 ) -> Standing | None:
     """The standing answer to plain requests like *request*; None when there is none."""
-    if options.mode != "default" or len(responses) != 1 or not (is_plain(request) and is_answerable(request)):
+    if options.mode != "default" or len(responses) != 1 or not is_plain(request):
         return None
     stored = responses[0]
     if "vary" in stored.fields or "content-encoding" in stored.fields or not holds_whole(stored):

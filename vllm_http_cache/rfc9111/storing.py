@@ -15,6 +15,8 @@ from .ranges import content_range, wanted
 from .target import recorded_uri, resolved, same_uri
 from .vary import selecting
 
+__all__ = ["kept_fields", "storable", "stored_response"]
+
 # must-understand (section 5.2.2.3): the status codes of RFC 9110 whose demands on caches are met here.
 _UNDERSTOOD = HEURISTIC_STATUSES | frozenset((201, 202, 302, 303, 307, 400, 401, 402, 403, 406, 407, 408, 409))
 _UNDERSTOOD |= frozenset((411, 413, 415, 417, 421, 422, 426, 500, 502, 503, 504, 505))
@@ -72,7 +74,6 @@ def stored_response(
         confirmed=response_time,
         reason=response.reason,
         first=part[0] if part else 0,
-        complete_length=part[2] if part else None,
     )
 
 

@@ -18,6 +18,8 @@ from .storing import kept_fields
 from .target import recorded_uri
 from .vary import selecting, vary_names
 
+__all__ = ["UNNOTED", "completed", "is_news", "updated"]
+
 _OF_THE_TIME = frozenset(("age", "date", "expires"))
 UNNOTED = 60.0  # seconds by which a response may be taken for older than it is
 
@@ -82,7 +84,6 @@ def completed(part: StoredResponse, new: StoredResponse, length: int, options: C
         reason="OK",
         fields=fields.replaced(("Content-Length", str(length))),
         first=0,
-        complete_length=None,
     )
 
 

@@ -11,6 +11,18 @@ from .dates import parse_http_date
 from .fields import trimmed
 from .message import Fields, Request, Response, StoredResponse
 
+__all__ = [
+    "entity_tag",
+    "entity_tags",
+    "has_strong_tag",
+    "is_strong",
+    "not_modified",
+    "range_is_current",
+    "same_representation",
+    "same_strong_tag",
+    "same_tag",
+]
+
 # Entity tags know no escapes: a backslash is an octet like any other (section 8.8.3). A member without quotes, which
 # some servers send, is taken as it stands.
 _ENTITY_TAGS = re.compile(r'(?:W/)?"[^"]*"|[^\s,][^,]*')

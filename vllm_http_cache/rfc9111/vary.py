@@ -13,6 +13,8 @@ from hashlib import sha256
 from .fields import is_token, members, trimmed
 from .message import Fields, Request, StoredResponse
 
+__all__ = ["accepts_coding", "matches", "normalized", "selecting", "vary_names"]
+
 # Their members are unordered, weighted and, but for parameters, case-insensitive (RFC 9110 section 12.5).
 _WEIGHTED = frozenset(("accept", "accept-charset", "accept-encoding", "accept-language"))
 # What a request says in these is no secret. Any other field is taken for a credential.

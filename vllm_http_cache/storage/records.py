@@ -98,16 +98,14 @@ def _pack(stored: StoredResponse) -> list[Any]:
         None if body is None else [body.name, body.length, body.digests],
         stored.reason,
         stored.first,
-        stored.complete_length,
     ]
 
 
 def _unpack(packed: Any) -> StoredResponse:
-    uri, status, fields, selecting, requested, responded, confirmed, body, reason, first, complete = packed
+    uri, status, fields, selecting, requested, responded, confirmed, body, reason, first = packed
     times = (requested, responded, confirmed)
     if not all(type(time) is float and isfinite(time) for time in times):
         raise ValueError("a time that is none")
-    complete_length = None if complete is None else _number(complete)
     return StoredResponse(
         _text(uri),
         _number(status),
@@ -117,7 +115,6 @@ def _unpack(packed: Any) -> StoredResponse:
         None if body is None else _body(*body),
         _text(reason),
         _number(first),
-        complete_length,
     )
 
 

@@ -186,13 +186,11 @@ class Room:
     def _evict(self, place: Place, disk: float) -> Iterator[object]:
         def goal(page: Page) -> int:
             """Octets that may stay; what is used now when nothing need go, or when it would not help."""
-            bound, waiting = self._limits.max_size, list(self._waiting.values())
+            bound, home, waiting = self._limits.max_size, page.account(HOME), list(self._waiting.values())
             left = bound - page.reserved
-            if page.used + sum(waiting) <= left - (1 - HIGH) * bound or left - max(waiting, default=0) < page.account(
-                HOME
-            ):
-                return page.used
-            return int(min(LOW * bound, max(left - sum(waiting), page.account(HOME))))
+            enough = page.used + sum(waiting) <= left - (1 - HIGH) * bound
+            in_vain = left - max(waiting, default=0) < home
+            return page.used if enough or in_vain else int(min(LOW * bound, max(left - sum(waiting), home)))
 
         return evict(place.home, place.ledger, goal, self._clock(), disk, self.observer)
 

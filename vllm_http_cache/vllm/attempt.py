@@ -23,7 +23,7 @@ class Attempt:
 
     :param url: as the user wrote it; names files of vLLM's built-in cache.
     :param domains: the hosts that media may come from; empty: all.
-    :param fresh: whether seeds have had their chance.
+    :param again: whether this is the second fetch, after what came first did not decode: seeds have had their chance.
     :param seeded: whether a seed answered.
     :param fetched: the answer that vLLM was last given.
     :param delivered: octets of it that vLLM has received, decoded.
@@ -34,7 +34,7 @@ class Attempt:
 
     url: str
     domains: Collection[str] = ()
-    fresh: bool = False
+    again: bool = False
     seeded: bool = False
     fetched: Fetched | None = None
     delivered: int = 0

@@ -29,7 +29,7 @@ class Seam:
 
     def __init__(self, connection: Any, opening: Opening) -> None:
         self._connection = connection
-        self._media = opening
+        self._opening = opening
         self._get_response = connection.get_response
         self._get_async_response = connection.get_async_response
         self._get_sync_client = connection.get_sync_client
@@ -47,7 +47,7 @@ class Seam:
 
         :param largest: octets that the caller takes; more than a MiB (which is all this gives) vLLM always does.
         """
-        media = self._media.media
+        media = self._opening.media
         if media is None:
             return None
         try:
@@ -73,7 +73,7 @@ class Seam:
         allow_redirects: bool = True,
         **unknown: Any,
     ) -> Any:
-        media = self._media()
+        media = self._opening()
         if media is None or unknown:
             known = {"timeout": timeout, "extra_headers": extra_headers, "allow_redirects": allow_redirects}
             return self._get_response(url, stream=stream, **known, **unknown)
@@ -92,7 +92,7 @@ class Seam:
         allow_redirects: bool = True,
         **unknown: Any,
     ) -> Any:
-        media = await self._media.soon()
+        media = await self._opening.soon()
         if media is None or unknown:
             known = {"timeout": timeout, "extra_headers": extra_headers, "allow_redirects": allow_redirects}
             return await self._get_async_response(url, **known, **unknown)
@@ -100,11 +100,11 @@ class Seam:
         return _Context(partial(media.aget, url, hop, timeout=timeout, allow_redirects=allow_redirects))
 
     def get_sync_client(self) -> Any:
-        media = self._media()
+        media = self._opening()
         return self._get_sync_client() if media is None else media.clients.sync()
 
     async def get_async_client(self) -> Any:
-        media = await self._media.soon()
+        media = await self._opening.soon()
         return await self._get_async_client() if media is None else await media.clients.of_loop()
 
     def _hop(self, url: str, extra_headers: Mapping[str, str] | None) -> Hop:

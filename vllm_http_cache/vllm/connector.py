@@ -138,14 +138,14 @@ class _Loading:
         if attempt.fetched is None or not attempt.whole or not is_undecodable(error):
             return False
         attempt.fetched.refuse()
-        if attempt.fresh or not attempt.repeatable:
+        if attempt.again or not attempt.repeatable:
             return False
         if self._downloads is not None:
             with self._downloads._lock:
                 self._downloads.used = max(self._downloads.used - attempt.delivered, 0)
         if self._metered is not None:
             self._metered.refund()
-        attempt.fresh, attempt.seeded, attempt.fetched = True, False, None
+        attempt.again, attempt.seeded, attempt.fetched = True, False, None
         return True
 
 

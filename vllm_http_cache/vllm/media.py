@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Media"]
 
-REDIRECTS = 30  # followed, as requests has it
-REDIRECTS_ASYNC = 9  # as aiohttp has it
+MAX_REDIRECTS = 30  # followed, as requests has it
+MAX_REDIRECTS_ASYNC = 9  # as aiohttp has it
 GRACE = 1.0  # seconds for a stale answer when the time for the origin's is up
 
 
@@ -58,8 +58,8 @@ class Media:
             if not (allow_redirects and is_redirect(fetched.response)):
                 return Answer(leg.hop, fetched, leg.attempt)
             drain(fetched.body)
-            if leg.redirects == REDIRECTS:
-                raise requests.TooManyRedirects(f"Exceeded {REDIRECTS} redirects.")
+            if leg.redirects == MAX_REDIRECTS:
+                raise requests.TooManyRedirects(f"Exceeded {MAX_REDIRECTS} redirects.")
             leg = leg.following(fetched)
 
     async def aget(
@@ -87,7 +87,7 @@ class Media:
                 return AsyncAnswer(leg.hop, fetched, leg.attempt, deadline)
             async with asyncio.timeout_at(deadline):
                 await adrain(fetched.body)
-            if leg.redirects == REDIRECTS_ASYNC:
+            if leg.redirects == MAX_REDIRECTS_ASYNC:
                 raise aiohttp.TooManyRedirects(request_info(leg.hop), ())
             leg = leg.following(fetched)
 
@@ -128,14 +128,14 @@ class _Leg:
         return seed or await asend(self.media.network, self.hop, sent, self.timeout, self.deadline)
 
     def seed(self, sent: Request) -> Reply | None:
-        if self.led_by is not None or self.attempt.fresh:
+        if self.led_by is not None or self.attempt.again:
             return None
         reply = self.media.seeds.reply(self.attempt.url, sent)
         self.attempt.seeded = reply is not None
         return reply
 
     async def aseed(self, sent: Request) -> Reply | None:
-        if self.led_by is not None or self.attempt.fresh:
+        if self.led_by is not None or self.attempt.again:
             return None
         reply = await self.media.seeds.areply(self.attempt.url, sent)
         self.attempt.seeded = reply is not None

@@ -22,25 +22,20 @@ class Opening:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._opened = False
-        self._media: Media | None = None
+        self.media: Media | None = None  # None also before the first fetch
 
     def __call__(self) -> Media | None:
         """None: there is none, because the settings are not in order."""
         if not self._opened:
             with self._lock:
                 if not self._opened:
-                    self._media = _open()
+                    self.media = _open()
                     self._opened = True
-        return self._media
-
-    @property
-    def media(self) -> Media | None:
-        """What was opened; None also before the first fetch."""
-        return self._media
+        return self.media
 
     async def soon(self) -> Media | None:
         """The same for a task: opening takes a tenth of a second."""
-        return self._media if self._opened else await asyncio.to_thread(self)
+        return self.media if self._opened else await asyncio.to_thread(self)
 
 
 def _open() -> Media | None:

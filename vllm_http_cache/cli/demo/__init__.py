@@ -20,7 +20,7 @@ from rich.table import Table
 from vllm_http_cache import Cache, FileStorage
 from vllm_http_cache.storage.layout import OWN
 
-from .clients import CLIENTS, Fetch, installed
+from .clients import CLIENTS, Fetch
 from .origin import Exchange, Origin, Resource, picture
 
 __all__ = ["run"]
@@ -82,7 +82,7 @@ def run(folder: Path | None) -> bool:
         kept = folder is not None
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vllm-http-cache-demo-")))
         origin = stack.enter_context(Origin())
-        columns = {name: _play(origin, folder, name) for name in installed()}
+        columns = {name: _play(origin, folder, name) for name in CLIENTS}
         together = _play_together(origin, folder)
         console.print(_wire_table(columns, together))
         complaints = [cell.complaint for cells in [*columns.values(), [together]] for cell in cells if cell.complaint]
@@ -146,7 +146,7 @@ def _play_together(origin: Origin, folder: Path) -> Cell:
 
 
 def _fetch_in_process(folder: Path, url: str) -> bytes:
-    with _open(folder) as cache, CLIENTS[installed()[0]](cache) as fetch:
+    with _open(folder) as cache, CLIENTS["httpx"](cache) as fetch:
         return fetch(url).body
 
 

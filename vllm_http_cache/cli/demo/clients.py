@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from vllm_http_cache import Cache
 
-__all__ = ["CLIENTS", "Answer", "Fetch", "installed"]
+__all__ = ["CLIENTS", "Answer", "Fetch"]
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,3 @@ CLIENTS: dict[str, Callable[[Cache], AbstractContextManager[Fetch]]] = {
     "aiohttp": aiohttp,
     "requests": requests,
 }
-
-
-def installed() -> list[str]:
-    """The names of the clients that can be imported here."""
-    return [name for name in CLIENTS if find_spec(name.partition(",")[0])]

@@ -17,8 +17,6 @@ from weakref import WeakValueDictionary
 
 from hishel import Entry, Headers, Request, Response
 
-from ...rfc9111 import message
-from ...rfc9111.framing import announced_length
 from ...rfc9111.message import BodyRef, Fields, StoredResponse
 from ..protocol import BodyReader, BodyWriter, Record, Storage
 from .failing_open import FailOpen
@@ -31,6 +29,7 @@ VARIANTS = 16  # entries of one of hishel's keys
 
 # What a request says in these is no secret; any other field is taken for a credential.
 _OPEN = frozenset(("accept", "accept-charset", "accept-encoding", "accept-language", "dnt", "origin", "user-agent"))
+_LENGTH = re.compile(r"[0-9]{1,18}")  # more octets than that nobody has
 _USERINFO = re.compile(r"[^:/?#]+://[^/?#]*@")
 
 
@@ -278,7 +277,8 @@ def _vary_names(headers: Headers) -> set[str]:
 
 
 def _length(request: Request, response: Response) -> int | None:
-    """The octets of the body, where the head says so."""
-    if request.method.upper() == "HEAD":
+    """The octets of the body, where the head says so (RFC 9112 section 6.3)."""
+    if request.method.upper() == "HEAD" or response.status_code in (204, 304):
         return 0
-    return announced_length(message.Response(response.status_code, to_fields(response.headers)))
+    length = response.headers.get("content-length", "")
+    return int(length) if _LENGTH.fullmatch(length) else None
