@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .cache import Cache
     from .wire import AsyncBody, UrlPolicy
 
-__all__ = ["CacheMiddleware", "refuse"]
+__all__ = ["CacheMiddleware", "octets", "refuse", "text"]
 
 ATTRIBUTE = "vllm_http_cache"  # of a response: the Fetched it was made from
 AMBIGUOUS = re.compile(r"[^A-Za-z0-9._~\[\]:-]")  # in a host: what two parsers of URLs may read differently
@@ -80,9 +80,7 @@ class CacheMiddleware:
         if mode == "off" or (_goes_by(request) and mode != "only-if-cached"):
             return await handler(request)
         call = _Call(request, handler)
-        asked = Request(
-            request.method, uri, Fields([(name, _octets(value)) for name, value in request.headers.items()])
-        )
+        asked = Request(request.method, uri, Fields([(name, octets(value)) for name, value in request.headers.items()]))
         try:
             fetched = await self._cache.afetch(asked, call.send, call.caller())
         except InvalidTarget as error:
@@ -139,7 +137,7 @@ class _Call:
         if self._request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             return self._reply(await self._handler(self._request), None)
         request = copy.copy(self._request)  # its fields are seen through responses it has had
-        lines = ((name, _text(value)) for name, value in asked.fields)
+        lines = ((name, text(value)) for name, value in asked.fields)
         request.headers = CIMultiDict([line for line in lines if not NOT_UTF_8.search(line[1])])
         if asyncio.current_task() is self._task:
             return self._reply(await self._forward(request), None)
@@ -177,9 +175,8 @@ class _Call:
         return True
 
     def _reply(self, response: ClientResponse, deadline: float | None) -> Reply:
-        lines = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
-        fields = Fields(lines)
-        head = Response(response.status, fields, response.reason or "")
+        fields = _lines(response)
+        head = Response(response.status, fields, octets(response.reason or ""))
         framed = is_framed(response.method, head)
         if not self._coded and _coding(response.headers):  # decoded already: the fields of the coded form are wrong
             head = replace(head, fields=fields.without(("content-encoding", "content-length")))
@@ -194,14 +191,15 @@ class _Call:
             return await self._made(head, fetched.body)
         if self._decode and self._coded and native.content is not EMPTY_PAYLOAD and _coding(native.headers):
             return await self._made(head, _Source(native, None))
-        _with_fields(native, head.fields)
+        told = [line for line in head.fields if line[0].lower() == "cache-status"]
+        _with_fields(native, Fields((*_lines(native).without(("cache-status",)), *told)))
         return native
 
     async def _made(self, head: Response, body: AsyncBody | None) -> ClientResponse:
         """A response that reads from *body* what a connection would have given."""
         request = self._request
         loop = asyncio.get_running_loop()
-        headers = CIMultiDictProxy(CIMultiDict([(name, _text(value)) for name, value in head.fields]))
+        headers = CIMultiDictProxy(CIMultiDict([(name, text(value)) for name, value in head.fields]))
         line = Line(body, loop)
         try:
             content: StreamReader = EMPTY_PAYLOAD
@@ -214,7 +212,7 @@ class _Call:
                     await line.settle(PATIENCE)
             line.message = (
                 RawResponseMessage(
-                    HttpVersion11, head.status, head.reason, headers, _raw(head.fields), False, None, False, False
+                    HttpVersion11, head.status, text(head.reason), headers, _raw(head.fields), False, None, False, False
                 ),
                 content,
             )
@@ -304,25 +302,29 @@ def _settings(handler: ClientHandlerType) -> dict[str, Any]:
     return {}
 
 
+def _lines(response: ClientResponse) -> Fields:
+    return Fields((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
+
+
 def _with_fields(response: Any, fields: Fields) -> None:
     """Give a response from the network other fields."""
-    response._headers = CIMultiDictProxy(CIMultiDict([(name, _text(value)) for name, value in fields]))
+    response._headers = CIMultiDictProxy(CIMultiDict([(name, text(value)) for name, value in fields]))
     response._raw_headers = _raw(fields)
     for name in ("headers", "raw_headers"):  # computed once
         response._cache.pop(name, None)
 
 
 def _coding(headers: CIMultiDictProxy[str]) -> str | None:
-    coding = headers.get(hdrs.CONTENT_ENCODING, "").lower()
+    coding = headers.getall(hdrs.CONTENT_ENCODING, [""])[-1].lower()  # of several lines aiohttp heeds the last
     return coding if coding in CODINGS else None
 
 
-def _octets(text: str) -> str:
-    """A field value of aiohttp's, as the octets it goes out in, decoded as ISO-8859-1."""
+def octets(text: str) -> str:
+    """A field value or reason of aiohttp's, as the octets on the wire, decoded as ISO-8859-1."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
-def _text(octets: str) -> str:
+def text(octets: str) -> str:
     """The inverse."""
     return octets if octets.isascii() else octets.encode("latin-1").decode("utf-8", "surrogateescape")
 

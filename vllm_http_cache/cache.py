@@ -24,12 +24,13 @@ from .course import Course
 from .downloads import Broken
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
+from .forgetting import Forgotten
 from .hits import Hit, Hits
 from .loops import Task, in_thread, spawn
 from .rfc9111.judging import Changes, merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
-from .rfc9111.target import cache_key, redacted
+from .rfc9111.target import cache_key, recorded_uri, redacted
 from .storage.protocol import Record, Storage
 from .transfers import PulledDownload, PumpedDownload, Ticker
 from .wire import AsyncSend, Caller, Fetched, Send
@@ -70,6 +71,7 @@ class Cache:
         self.clock = clock
         self.metrics = metrics
         self.flights = Flights()
+        self.forgotten = Forgotten()
         self.hits = Hits(storage, self.options, clock)
         self._downloads: WeakKeyDictionary[Download, str] = WeakKeyDictionary()
         self._background: dict[str, Task | threading.Thread | None] = {}
@@ -139,14 +141,17 @@ class Cache:
         return Fetched(hit.response, content, status=hit.status, refuse=partial(drop, "refused"))
 
     def forget(self, uri: str) -> None:
-        """Drop all that is stored for *uri*, and do not keep what this process is receiving.
+        """Drop all that is stored for *uri*, and do not keep what this process has asked for or is receiving.
+
+        User information in it does not count: clients send it as a field, and ask without it.
 
         :raises InvalidTarget: the URI is ambiguous or malformed.
         """
-        self.forget_key(cache_key(uri, self.options))
+        self.forget_key(cache_key(recorded_uri(uri), self.options))
 
     def forget_key(self, key: str) -> None:
         """The same by key."""
+        self.forgotten.note(key)
         for download, whose in tuple(self._downloads.items()):
             if whose == key:
                 download.disown()
@@ -320,6 +325,7 @@ class Cache:
     def _forked(self) -> None:
         """In a child process: what is under way belongs to the parent."""
         self.flights.reset()
+        self.forgotten.reset()
         self.hits.reset()
         self._background.clear()
         self._ticker = Ticker()

@@ -38,10 +38,12 @@ class CodingCheck:
     def __init__(self, decoders: Sequence[Decoder]) -> None:
         self._decoders = decoders
         self._octets = 0
+        self._begun = False
         self._damaged = False
 
     def feed(self, data: bytes) -> None:
         """Take the next octets of the coded body."""
+        self._begun = True
         if self._damaged:
             return
         try:
@@ -54,8 +56,8 @@ class CodingCheck:
             self._damaged = True
 
     def finished(self) -> bool:
-        """Whether what was fed is a whole coded body."""
-        return not self._damaged and all(decoder.finished() for decoder in self._decoders)
+        """Whether what was fed is a whole coded body, or nothing: of an empty content, origins code nothing."""
+        return not self._begun or (not self._damaged and all(decoder.finished() for decoder in self._decoders))
 
 
 def decoded(data: bytes, decoders: Sequence[Decoder]) -> Iterator[bytes]:

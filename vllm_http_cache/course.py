@@ -24,7 +24,7 @@ from .flights import Seat
 from .loops import ThreadBell, in_a_loop, in_thread, task_bell
 from .rfc9111.framing import announced_length
 from .rfc9111.message import StoredResponse
-from .rfc9111.ranges import holds_whole
+from .rfc9111.ranges import has_its_length, holds_whole
 from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
 from .storage.protocol import BodyDamaged, BodyWriter
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .hits import Look
     from .metrics import Outcome
     from .rfc9111.cachestatus import CacheStatus
-    from .rfc9111.message import Request
+    from .rfc9111.message import BodyRef, Request
 
 __all__ = ["Course"]
 
@@ -60,6 +60,7 @@ class Course:
         self._supply: Supply | None = None  # what would be handed out
         self._writer: BodyWriter | None = None
         self._coding: CodingCheck | None = None
+        self._asked_at = 0  # the moment at which the origin was asked last
         self._led = False  # what is handed out is this exchange's own download
         self._over = False
         self._lock = threading.Lock()
@@ -89,6 +90,7 @@ class Course:
                 self._cache.change(key, changes)
             case steps.Forget(key):
                 self._cache.forget_key(key)
+                self._asked_at = self._cache.forgotten.now  # its own answer is newer than what it has outdated
             case steps.Leave(supply):
                 self._supply = None
                 supply.close()
@@ -97,7 +99,7 @@ class Course:
         return None
 
     def forward(self, send: Send, request: Request) -> Arrived | Failed:
-        asked = self._cache.clock()
+        asked = self._ask()
         try:
             reply = send(request)
         except Exception as error:
@@ -105,19 +107,23 @@ class Course:
         return self._arrive(reply, asked)
 
     async def aforward(self, send: AsyncSend, request: Request) -> Arrived | Failed:
-        asked = self._cache.clock()
+        asked = self._ask()
         try:
             reply = await send(request)
         except Exception as error:
             return Failed(error, self._cache.clock())
         return self._arrive(reply, asked)
 
+    def _ask(self) -> float:
+        self._asked_at = self._cache.forgotten.now
+        return self._cache.clock()
+
     def _arrive(self, reply: Reply, asked: float) -> Arrived:
         self._source = reply.source
         now = self._cache.clock()
         if self._cache.metrics is not None:
             self._cache.metrics.forwarded(max(0.0, now - asked))
-        return Arrived(reply.response, reply.source, asked, now, reply.framed, reply.native)
+        return Arrived(reply.response, reply.source, asked, now, reply.framed, reply.legible, reply.native)
 
     # Single flight.
 
@@ -158,12 +164,15 @@ class Course:
     def create(self, step: steps.Store) -> BodyWriter | None:
         """Room for the arriving body, with the octets of the stored part in it already where it completes one."""
         self._key = step.key
-        if not (step.arrived.framed or self._cache.options.store_unframed):
+        arrived, cache = step.arrived, self._cache
+        if not (arrived.legible and (arrived.framed or cache.options.store_unframed)):
+            return None
+        if cache.forgotten.since(step.key, self._asked_at):
             return None
         prefix = _prefix(step)
-        length = announced_length(step.arrived.response)
+        length = announced_length(arrived.response)
         self._coding = coding_check(step.stored.fields) if holds_whole(step.stored) else None
-        writer = self._cache.storage.create_body(step.key, None if length is None else prefix + length)
+        writer = cache.storage.create_body(step.key, None if length is None else prefix + length)
         if writer is None:
             return None
         if prefix and not self._copy(step.part, writer):
@@ -207,12 +216,17 @@ class Course:
         def publish() -> None:
             writer.publish(self._flight, stored)
 
+        def keep(ref: BodyRef) -> None:
+            complete = replace(stored, body=ref)
+            if has_its_length(complete):
+                self._cache.keep(step.key, complete)
+
         download = kind(
             step.arrived.source,
             writer,
             length=None if length is None else prefix + length,
             coding=self._coding,
-            keep=lambda ref: self._cache.keep(step.key, replace(stored, body=ref)),
+            keep=keep,
             publish=publish if seat is not None else None,
             seat=seat,
             prefix=prefix,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from http.client import HTTPMessage
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -36,6 +37,10 @@ __all__ = ["CacheAdapter", "refuse"]
 
 CHUNK = 64 * 1024  # octets read from a connection at once, at most
 ATTRIBUTE = "vllm_http_cache"  # of a response: the Fetched it was made from
+ADDED = (  # what http.client and urllib3 put on the wire where nothing else is given
+    ("Accept-Encoding", "identity"),
+    ("User-Agent", f"python-urllib3/{version('urllib3')}"),
+)
 
 
 class CacheAdapter(BaseAdapter):
@@ -232,8 +237,8 @@ def _asked(request: requests.PreparedRequest) -> Request:
     parts = urlsplit(request.url or "")
     uri = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{request.path_url}"
     lines = [(_text(name), _text(value)) for name, value in request.headers.items()]
-    if not any(name.lower() == "accept-encoding" for name, _ in lines):
-        lines.append(("Accept-Encoding", "identity"))  # http.client says so on the wire
+    given = {name.lower() for name, _ in lines}
+    lines += [line for line in ADDED if line[0].lower() not in given]
     return Request(request.method or "GET", uri, Fields(lines))
 
 
@@ -264,11 +269,19 @@ def _caller(
     )
 
 
-def _reply(method: str, response: requests.Response) -> Reply:
+def received(response: requests.Response) -> tuple[Response, bool]:
+    """The head of a response from the network, and whether all of it could be read."""
     raw = cast("HTTPResponse", response.raw)
-    fields = Fields((_text(name), _text(value)) for name, value in raw.headers.items())
-    head = Response(response.status_code, fields, response.reason or "")
-    return Reply(head, _Source(response), response, is_framed(method, head))
+    fields = Fields((_text(name), _text(value).strip(" \t")) for name, value in raw.headers.items())
+    if 100 <= response.status_code < 200:  # http.client takes it for the final one, which is still to come
+        raw.close()
+    message = getattr(getattr(raw, "_original_response", None), "msg", None)
+    return Response(response.status_code, fields, response.reason or ""), not getattr(message, "defects", None)
+
+
+def _reply(method: str, response: requests.Response) -> Reply:
+    head, legible = received(response)
+    return Reply(head, _Source(response), response, is_framed(method, head), legible)
 
 
 def _raw_headers(fields: Fields) -> HTTPHeaderDict:

@@ -117,13 +117,14 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A response whose head is here; its body is still on the wire, in ``source``."""
+    """A response whose head is here; its body is still on the wire, in ``source``. See :class:`.wire.Reply`."""
 
     response: Response
     source: Any
     request_time: float
     response_time: float
     framed: bool = True
+    legible: bool = True
     native: Any = None
 
 

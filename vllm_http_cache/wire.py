@@ -58,12 +58,14 @@ class Reply:
     :param native: the client's own response object, which the caller receives when the cache has no use for the body;
         ``source`` has not been read then.
     :param framed: False when the end of the body is known only by the connection's closing.
+    :param legible: False when the client could not read all of the head: what it left out may forbid to store it.
     """
 
     response: Response
     source: Any
     native: Any = None
     framed: bool = True
+    legible: bool = True
 
 
 UrlPolicy = Callable[[str], None]  # is given a target URI, and raises to refuse it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,32 @@ def test_hits(origin: Origin, files: Cache) -> None:
 
     run(main)
     assert origin.count() == 1
+
+
+def test_a_hit_in_a_cache_upstream_is_none_of_ours(origin: Origin, files: Cache) -> None:
+    url = origin.on("/", Answer(200, {**KEPT, "Cache-Status": "vllm-http-cache; hit"}, b"x"))
+
+    async def main() -> None:
+        async with session_of(files) as session:
+            assert [await fetched(session, url) for _ in range(2)] == [(b"x", False), (b"x", True)]
+
+    run(main)
+
+
+def test_what_is_deleted_while_it_arrives_is_not_stored(origin: Origin, files: Cache) -> None:
+    held = threading.Event()
+    url = origin.on("/", Answer(200, KEPT, [b"x", held, b"y"], framing="chunked"))
+
+    async def main() -> None:
+        async with session_of(files) as session:
+            async with session.get(url) as response:
+                assert await response.content.readany() == b"x"
+                await session.cache.delete_url(url)
+                held.set()
+                assert await response.content.read() == b"y"
+            assert not (await fetched(session, url))[1]
+
+    run(main)
 
 
 def test_http_decides(origin: Origin, files: Cache) -> None:

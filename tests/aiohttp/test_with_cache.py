@@ -331,6 +331,36 @@ def test_only_if_cached(files: Cache, origin: Origin) -> None:
     assert not origin.count()
 
 
+def test_what_is_not_from_the_cache_is_as_without_it(files: Cache, origin: Origin) -> None:
+    url = origin.on("/", Answer(200, {"Content-Encoding": "gzip", "Cache-Status": "other; hit"}, CODED))
+
+    async def main() -> None:
+        async with session_on(files) as session, aiohttp.ClientSession() as bare:
+            async with session.post(url) as response, bare.post(url) as plain:
+                assert await response.read() == await plain.read() == TEXT
+                ours = {line for line in response.raw_headers if line[1].startswith(b"vllm-http-cache")}
+                assert len(ours) == 1
+                assert sorted(set(response.raw_headers) - ours) == sorted(plain.raw_headers)
+
+    run(main)
+
+
+def test_of_two_lines_of_codings_the_last_counts(files: Cache, origin: Origin) -> None:
+    """As aiohttp has it."""
+    fields = [("Cache-Control", "max-age=60"), ("Content-Encoding", "identity"), ("Content-Encoding", "gzip")]
+    url = origin.on("/", Answer(200, fields, CODED))
+
+    async def main() -> None:
+        async with session_on(files) as session, aiohttp.ClientSession() as bare:
+            async with bare.get(url) as plain:
+                expected = await plain.read()
+            for _ in range(2):
+                async with session.get(url) as response:
+                    assert await response.read() == expected == TEXT
+
+    run(main)
+
+
 def test_what_no_cache_understands_is_not_sent_in_mode_only_if_cached(files: Cache, origin: Origin) -> None:
     url = origin.on("/", Answer(200, KEPT, b"x"))
     alone = Cache(files.storage, CacheOptions(mode="only-if-cached"))

@@ -171,6 +171,17 @@ def test_what_http_client_adds_is_seen(session: requests.Session, origin: Origin
     assert origin.seen()[1].get("accept-encoding") == "identity"
 
 
+def test_the_user_agent_that_urllib3_adds_is_seen(session: requests.Session, origin: Origin, cache: Cache) -> None:
+    url = origin.on(
+        "/", Answer(fields={**FRESH, "Vary": "User-Agent"}, body=b"for urllib3"), Answer(body=b"for nobody")
+    )
+    for _ in range(2):
+        assert session.get(url, headers={"User-Agent": None}).content == b"for urllib3"
+    (seen,) = origin.seen()
+    (stored,) = (stat.stored for stat in cache.storage.scan())
+    assert dict(stored.selecting) == {"user-agent": seen.get("user-agent")}
+
+
 def test_an_ambiguous_url_is_requests_error(session: requests.Session) -> None:
     request = session.prepare_request(requests.Request("GET", "http://127.0.0.1/"))
     request.url = "http://127.0.0.1\\.good.test/"

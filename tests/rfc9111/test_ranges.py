@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_http_cache.rfc9111.ranges import content_range, has_what_is_wanted, holds_whole, locate, wanted
+from vllm_http_cache.rfc9111.message import BodyRef
+from vllm_http_cache.rfc9111.ranges import (
+    content_range,
+    has_its_length,
+    has_what_is_wanted,
+    holds_whole,
+    locate,
+    wanted,
+)
 
 from .make import date, fields, get, head, kept, part
 
@@ -161,13 +169,19 @@ def test_a_head_is_answered_by_a_whole() -> None:
     assert holds_whole(kept(f"Date: {date()}"))
 
 
-@pytest.mark.parametrize(
-    "value, expected",
-    [("bytes=-5", (0, 5)), ("bytes=6-8", (2, 5)), ("bytes=6-", (2, 5)), ("bytes=-1", (4, 5)), ("bytes=9-9", "absent")],
-)
-def test_a_part_shorter_than_it_says_gives_what_there_is(value: str, expected: object) -> None:
-    """Positions are counted from where the part says it starts, suffixes from its end."""
-    assert locate(get(f"Range: {value}"), part("4-9/10", length=5)) == expected
+@pytest.mark.parametrize("value", ["bytes=-5", "bytes=6-8", "bytes=6-", "bytes=-1", "bytes=4-4"])
+@pytest.mark.parametrize("length", [5, 7])
+def test_a_part_that_is_not_as_long_as_it_says_gives_nothing(value: str, length: int) -> None:
+    assert locate(get(f"Range: {value}"), part("4-9/10", length=length)) == "absent"
+
+
+def test_what_has_its_length() -> None:
+    assert has_its_length(part("4-9/10", length=6)) and not has_its_length(part("4-9/10", length=5))
+    body = BodyRef("x", 5)
+    assert has_its_length(replace(kept("Content-Length: 5"), body=body))
+    assert not has_its_length(replace(kept("Content-Length: 4"), body=body))
+    assert has_its_length(replace(kept(), body=body)), "where nothing is said"
+    assert has_its_length(replace(kept("Content-Length: 4"), body=None))
 
 
 @given(st.data())

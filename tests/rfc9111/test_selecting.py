@@ -323,7 +323,8 @@ def test_who_takes_stale_needs_no_validation() -> None:
     "uri, line, age, expected",
     [
         ("https://example.test/", "max-age=0", 5, True),
-        ("HTTPS://example.test/", "max-age=3", 5, True),
+        ("HTTPS://example.test/", "max-age=0", 5, True),
+        ("https://example.test/", "max-age=3", 5, False),  # section 2.1 speaks of reloads alone
         ("https://example.test/", "no-cache", 5, False),
         ("https://example.test/", "min-fresh=100", 5, False),
         ("https://example.test/", "max-age=0", 60, False),

@@ -35,6 +35,7 @@ def test_parts() -> None:
     assert parse_target("https://a:/?") == Target("https", None, "a", 443, "/", "")
     assert parse_target("ftp://a") == Target("ftp", None, "a", None, "/", None)
     assert parse_target("http://a:65535").port == 65535
+    assert parse_target("http://a:0").port == 0, "which is not the default port"
     assert parse_target("http://a:00080").port == 80
     assert parse_target("http://@a").userinfo == ""
     assert parse_target("http://a/\\?b".replace("\\", "")).origin == ("http", "a", 80)

@@ -59,7 +59,12 @@ def test_a_media_type_may_be_added_and_is_not_lost() -> None:
 def test_fields_not_for_storing_are_not_taken_over() -> None:
     stored = kept("A: 1", "B: 2")
     new = update(stored, "Connection: A", "A: 3", 'Cache-Control: private="B"', "B: 4", "Keep-Alive: x")
-    assert "a" not in new.fields and "b" not in new.fields and "keep-alive" not in new.fields
+    assert "b" not in new.fields and "keep-alive" not in new.fields and "connection" not in new.fields
+    assert new.fields.get("a") == "1", "what Connection names is of this one message"
+
+
+def test_the_framing_of_a_304_is_not_that_of_the_stored_content() -> None:
+    assert update(kept("Content-Length: 5"), "Transfer-Encoding: chunked").fields.get("content-length") == "5"
 
 
 def test_a_304_resets_the_age() -> None:

@@ -57,6 +57,8 @@ SAME = [
 DIFFERENT = [
     ("Foo: 1", "Foo: 2"),
     ("Foo: 1, 2", "Foo: 2, 1"),
+    ("Foo: 1,,2", "Foo: 1,2"),  # in a field that nobody here knows
+    ("Foo: ,1", "Foo: 1"),
     ("Foo: a", "Foo: A"),
     ("Foo: 1", "Bar: 1"),
     ("Foo: ", "Bar: "),

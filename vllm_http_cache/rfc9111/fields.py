@@ -20,6 +20,7 @@ __all__ = [
     "end_to_end",
     "is_token",
     "members",
+    "tightened",
     "token_or_string",
     "tokens",
     "trimmed",
@@ -40,11 +41,11 @@ _ONE_HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authentication-info", "proxy-authorization")
     + ("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 )
-# The fields on which this package decides. "Cache-Control is never appropriate as a connection option" (RFC 9110
+# The fields on which this package decides, and Location, without which a redirect is none. "Cache-Control is never appropriate as a connection option" (RFC 9110
 # section 7.6.1), and neither are the others: a response that hides its own restrictions is not relieved of them.
 DECISIVE = frozenset(
     ("age", "cache-control", "content-encoding", "content-range", "content-type", "date", "etag", "expires")
-    + ("last-modified", "vary")
+    + ("last-modified", "location", "vary")
 )
 
 
@@ -57,6 +58,11 @@ def trimmed(text: str) -> str:
 def members(value: str) -> tuple[str, ...]:
     """The members of a comma-separated list, without surrounding whitespace and empty members (section 5.6.1.2)."""
     return tuple(member for part in _MEMBER.findall(value) if (member := trimmed(part)))
+
+
+def tightened(value: str) -> str:
+    """*value* without whitespace around it and around the commas that separate in it."""
+    return _MEMBER.sub(lambda part: trimmed(part[0]), value)
 
 
 def tokens(values: Iterable[str]) -> frozenset[str]:

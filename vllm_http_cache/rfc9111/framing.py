@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from .message import Response
+from .fields import members
+from .message import Fields, Response
 
-__all__ = ["announced_length", "is_framed"]
+__all__ = ["announced_length", "is_chunked", "is_framed"]
 
 _WITHOUT_BODY = frozenset((204, 304))
 _LENGTH = re.compile(r"[0-9]{1,18}")  # more octets than that nobody has
@@ -25,6 +26,16 @@ def announced_length(response: Response) -> int | None:
 def is_framed(method: str, response: Response) -> bool:
     """Does an HTTP/1 response to *method* end by something else than the connection's end?
 
-    A transfer coding does: it is the client's to see it finished.
+    The chunked transfer coding does: it is the client's to see it finished. Under any other the body may end with the
+    connection (RFC 9112 section 6.3).
     """
-    return method == "HEAD" or "transfer-encoding" in response.fields or announced_length(response) is not None
+    if method == "HEAD" or response.status in _WITHOUT_BODY:
+        return True
+    if "transfer-encoding" in response.fields:
+        return is_chunked(response.fields)
+    return announced_length(response) is not None
+
+
+def is_chunked(fields: Fields) -> bool:
+    """Is chunked the one transfer coding?"""
+    return [coding.lower() for coding in members(fields.get("transfer-encoding") or "")] == ["chunked"]

@@ -10,7 +10,8 @@ import re
 from typing import Literal
 
 from .fields import trimmed
-from .message import Fields, Request, StoredResponse
+from .framing import announced_length
+from .message import Fields, Request, Response, StoredResponse
 from .validators import range_is_current
 
 __all__ = ["ContentRange", "Span", "Wanted", "content_range", "has_what_is_wanted", "holds_whole", "locate", "wanted"]
@@ -53,6 +54,15 @@ def holds_whole(stored: StoredResponse) -> bool:
     return stored.status != 206
 
 
+def has_its_length(stored: StoredResponse) -> bool:
+    """Has the stored body as many octets as the head says, where it does? Of a part the Content-Range does."""
+    if stored.body is None:
+        return True
+    part = content_range(stored.fields) if stored.status == 206 else None
+    told = part[1] - part[0] + 1 if part else announced_length(Response(stored.status, stored.fields))
+    return told in (None, stored.body.length)
+
+
 def has_what_is_wanted(request: Request, stored: StoredResponse) -> bool:
     """Does the stored body suffice to answer *request* (RFC 9111 section 3.3)?"""
     return locate(request, stored) != "absent"
@@ -78,7 +88,7 @@ def locate(request: Request, stored: StoredResponse) -> Span | Literal["whole", 
 
 def _locate_in_part(want: Wanted, stored: StoredResponse) -> Span | Literal["absent"]:
     part = content_range(stored.fields)
-    if part is None or stored.body is None:
+    if part is None or stored.body is None or not has_its_length(stored):
         return "absent"
     first, last, complete = part
     length = stored.body.length

@@ -168,9 +168,10 @@ def _is_fresh_enough(
         return False
     if asked.max_age is None or (asked.max_age > 0 and current_age(stored, now) <= asked.max_age):
         return True
-    # RFC 8246 section 2.1: a reload, which is a max-age, is no reason to validate what will not change; no-cache is.
-    # Section 3: over a connection nobody vouches for, it is not to be believed.
-    return response_directives(stored.fields, options).immutable and stored.uri.lower().startswith("https:")
+    # RFC 8246 section 2.1: a reload, which is a max-age of 0, is no reason to validate what will not change; no-cache
+    # is. Section 3: over a connection nobody vouches for, it is not to be believed.
+    immutable = response_directives(stored.fields, options).immutable and stored.uri.lower().startswith("https:")
+    return asked.max_age == 0 and immutable
 
 
 def _miss(request: Request, responses: Sequence[StoredResponse]) -> Ask:

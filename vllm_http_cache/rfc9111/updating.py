@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from .dates import format_http_date
 from .directives import response_directives
-from .fields import trimmed
+from .fields import end_to_end, trimmed
 from .freshness import lifetime
 from .message import Fields, Request, Response, StoredResponse
 from .options import CacheOptions
@@ -44,7 +44,8 @@ def updated(
 
     :param confirms: the origin has compared a validator, so the stored octets are known to be current.
     """
-    fields = _merged(stored.fields, response.fields, response_time)
+    # What Connection and its like say is said of the message that they came in.
+    fields = _merged(stored.fields, end_to_end(response.fields), response_time)
     fields = kept_fields(fields, options)
     varies = vary_names(fields)
     return replace(

@@ -5,6 +5,7 @@ What may be asked about was chosen before; here it is put into fields.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from .message import Request, StoredResponse
@@ -15,6 +16,7 @@ from .vary import vary_names
 
 __all__ = ["completes", "conditional", "unconditional"]
 
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PRECONDITIONS = ("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since")
 
 
@@ -31,7 +33,7 @@ def conditional(request: Request, candidates: tuple[StoredResponse, ...]) -> Req
     # A part may be validated only by a request for what lies in it (section 4.3.2).
     validated = [stored for stored in candidates if has_what_is_wanted(request, stored)]
     own = entity_tags(request.fields, "if-none-match")
-    tags = [tag for stored in validated if (tag := entity_tag(stored.fields)) is not None and "*" not in own]
+    tags = [tag for stored in validated if (tag := entity_tag(stored.fields)) and _may_be_sent(tag) and "*" not in own]
     fields = request.fields
     if tags:
         # The caller's own date is for us to evaluate, against what the origin selects.
@@ -39,7 +41,7 @@ def conditional(request: Request, candidates: tuple[StoredResponse, ...]) -> Req
             ("If-None-Match", ", ".join(dict.fromkeys((*own, *tags))))
         )
     modified = validated[0].fields.get("last-modified") if len(validated) == 1 else None
-    if modified and _is_validated_by_date(request, validated[0]) and (tags or not own):
+    if modified and _may_be_sent(modified) and _is_validated_by_date(request, validated[0]) and (tags or not own):
         fields = fields.replaced(("If-Modified-Since", modified))
     return replace(request, fields=fields)
 
@@ -72,6 +74,11 @@ def _for_the_rest(request: Request, part: StoredResponse) -> Request:
     if tag is not None and has_strong_tag(part.fields):  # "MUST NOT generate an If-Range with a weak" one (13.1.5)
         fields = fields.replaced(("If-Range", tag))
     return replace(request, fields=fields)
+
+
+def _may_be_sent(value: str) -> bool:
+    """Does it hold none of the control characters (RFC 9110 section 5.5) that clients refuse to send?"""
+    return _CONTROL.search(value) is None
 
 
 def _is_validated_by_date(request: Request, stored: StoredResponse) -> bool:

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from hashlib import sha256
 
-from .fields import is_token, members, trimmed
+from .fields import is_token, members, tightened, trimmed
 from .message import Fields, Request, StoredResponse
 
 __all__ = ["accepts_coding", "matches", "normalized", "selecting", "vary_names"]
@@ -79,8 +79,8 @@ def _normalized(name: str, value: str) -> str:
         value = ",".join(sorted(map(_weighted, members(value))))
     elif name in _OPAQUE:
         value = trimmed(value)
-    else:
-        value = ",".join(members(value))
+    else:  # in a field that nobody here knows an empty member may mean something
+        value = tightened(value)
     return (
         value if name in _OPEN else "sha256:" + sha256(f"{name}\n{value}".encode("utf-8", "replace")).hexdigest()[:32]
     )

@@ -16,6 +16,8 @@ from urllib3.exceptions import ProtocolError, ReadTimeoutError
 from urllib3.exceptions import SSLError as TransportSSLError
 from yarl import URL
 
+from ..aiohttp import CacheMiddleware, octets
+from ..requests import CacheAdapter, received
 from ..rfc9111.framing import is_framed
 from ..rfc9111.message import Fields, Response
 from ..wire import Reply
@@ -53,8 +55,6 @@ class Sessions:
                 self._sync = requests.Session()
                 self._sync.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
                 if self._cache is not None:
-                    from ..requests import CacheAdapter
-
                     self._sync.mount("http://", CacheAdapter(self._cache))
                     self._sync.mount("https://", CacheAdapter(self._cache))
             return self._sync
@@ -79,8 +79,6 @@ class Sessions:
             return aiohttp.ClientSession(
                 cookie_jar=aiohttp.DummyCookieJar(), trust_env=True, auto_decompress=False, requote_redirect_url=False
             )
-        from ..aiohttp import CacheMiddleware
-
         return aiohttp.ClientSession(
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=True,
@@ -115,10 +113,8 @@ def send(sessions: Sessions, hop: Hop, sent: Request, timeout: float | None) -> 
     prepared.url = hop.url  # not as requests quotes it
     settings: Any = session.merge_environment_settings(hop.url, {}, True, None, None)
     response = session.get_adapter(hop.url).send(prepared, timeout=timeout, **settings)
-    raw = response.raw
-    fields = Fields((name, value) for name, value in raw.headers.items())
-    head = Response(response.status_code, fields, response.reason or "")
-    return Reply(head, _Source(response), framed=is_framed("GET", head))
+    head, legible = received(response)
+    return Reply(head, _Source(response), framed=is_framed("GET", head), legible=legible)
 
 
 async def asend(sessions: Sessions, hop: Hop, sent: Request, timeout: float | None, deadline: float | None) -> Reply:
@@ -135,7 +131,7 @@ async def asend(sessions: Sessions, hop: Hop, sent: Request, timeout: float | No
             timeout=aiohttp.ClientTimeout(total=None, sock_read=timeout),
         )
     fields = Fields((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
-    head = Response(response.status, fields, response.reason or "")
+    head = Response(response.status, fields, octets(response.reason or ""))
     return Reply(head, _AsyncSource(response), framed=is_framed("GET", head))
 
 
