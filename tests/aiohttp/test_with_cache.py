@@ -335,12 +335,16 @@ def test_what_is_not_from_the_cache_is_as_without_it(files: Cache, origin: Origi
     url = origin.on("/", Answer(200, {"Content-Encoding": "gzip", "Cache-Status": "other; hit"}, CODED))
 
     async def main() -> None:
-        async with session_on(files) as session, aiohttp.ClientSession() as bare:
-            async with session.post(url) as response, bare.post(url) as plain:
-                assert await response.read() == await plain.read() == TEXT
-                ours = {line for line in response.raw_headers if line[1].startswith(b"vllm-http-cache")}
-                assert len(ours) == 1
-                assert sorted(set(response.raw_headers) - ours) == sorted(plain.raw_headers)
+        async with (
+            session_on(files) as session,
+            aiohttp.ClientSession() as bare,
+            session.post(url) as response,
+            bare.post(url) as plain,
+        ):
+            assert await response.read() == await plain.read() == TEXT
+            ours = {line for line in response.raw_headers if line[1].startswith(b"vllm-http-cache")}
+            assert len(ours) == 1
+            assert sorted(set(response.raw_headers) - ours) == sorted(plain.raw_headers)
 
     run(main)
 

@@ -1,4 +1,4 @@
-"""What the caller reads and what is kept of it: cases C18 to C23, codings, repeated fields."""
+"""What the caller reads and what is kept of it: codings, repeated fields."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def code(coding: str) -> bytes:
 def test_a_body_cut_off_is_an_error_and_never_stored(
     world: World, client: Client, origin: Origin, answer: Answer
 ) -> None:
-    """C18: the next call gets it whole."""
+    """The next call gets it whole."""
     url = origin.on("/", answer, Answer(fields=FRESH, body=b"whole"))
     with pytest.raises(client.broken):
         client.get(url)
@@ -72,7 +72,7 @@ def test_a_body_that_ends_with_its_connection_is_not_stored(client: Client, orig
 
 @pytest.mark.parametrize("after", ["miss", "hit"])
 def test_refused_octets_are_fetched_again(client: Client, origin: Origin, after: str) -> None:
-    """C19, decision 12: the consumer's veto drops the entry, without a condition to bring it back."""
+    """The consumer's veto drops the entry, without a condition to bring it back."""
     url = origin.on(
         "/", Answer(fields=FRESH, body=b"<html>busy</html>"), Answer(fields=FRESH, body=b"the real picture")
     )
@@ -87,7 +87,7 @@ def test_refused_octets_are_fetched_again(client: Client, origin: Origin, after:
 
 
 def test_a_refusal_does_not_drop_what_came_after(client: Client, origin: Origin, clock: Clock) -> None:
-    """C19: who refuses late must not harm the entry that replaced the bad one."""
+    """Who refuses late must not harm the entry that replaced the bad one."""
     url = origin.on("/", Answer(fields=FRESH, body=b"bad"), Answer(fields=FRESH, body=b"good"))
     bad = client.get(url)
     clock.advance(61)
@@ -100,7 +100,7 @@ def test_a_refusal_does_not_drop_what_came_after(client: Client, origin: Origin,
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
 def test_a_coded_body_is_stored_as_sent(client: Client, origin: Origin, coding: str, framing: Framing) -> None:
-    """C20: right octets, and fields that agree with them, from the origin and from the cache."""
+    """Right octets, and fields that agree with them, from the origin and from the cache."""
     coded = code(coding)
     fields = {**FRESH, "Content-Encoding": coding}
     url = origin.on("/", Answer(fields=fields, body=coded, framing=framing))
@@ -114,7 +114,7 @@ def test_a_coded_body_is_stored_as_sent(client: Client, origin: Origin, coding: 
 
 @pytest.mark.parametrize("coding", ["gzip", "br"])
 def test_every_client_reads_what_one_has_stored(client: Client, origin: Origin, coding: str) -> None:
-    """C20: one cache under all of them at once."""
+    """One cache under all of them at once."""
     url = origin.on("/", Answer(fields={**FRESH, "Content-Encoding": coding}, body=code(coding), framing="chunked"))
     assert client.get(url).body == TEXT
     for kind in CLIENTS.values():
@@ -125,7 +125,7 @@ def test_every_client_reads_what_one_has_stored(client: Client, origin: Origin, 
 
 
 def test_a_stored_coding_that_the_request_does_not_accept_is_a_miss(client: Client, origin: Origin) -> None:
-    """C20: stored by a process with a coding, read by one without."""
+    """Stored by a process with a coding, read by one without."""
     url = origin.on(
         "/",
         Answer(fields={**FRESH, "Content-Encoding": "br"}, body=code("br")),
@@ -139,7 +139,7 @@ def test_a_stored_coding_that_the_request_does_not_accept_is_a_miss(client: Clie
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("cut", ["short", "damaged"])
 def test_a_coded_body_that_does_not_decode_is_not_stored(client: Client, origin: Origin, coding: str, cut: str) -> None:
-    """C22: whole by its framing, and yet not whole."""
+    """Whole by its framing, and yet not whole."""
     coded = code(coding)
     bad = coded[:-10] if cut == "short" else coded[:20] + bytes(20) + coded[40:]
     url = origin.on("/", Answer(fields={**FRESH, "Content-Encoding": coding}, body=bad), Answer(body=b"next"))
@@ -175,7 +175,7 @@ def endless(piece: bytes = b"x" * 65536) -> Iterator[Part]:
 
 
 def test_a_caller_may_stop_an_endless_body(world: World, origin: Origin) -> None:
-    """C22: nothing is stored, and the origin sees the connection go."""
+    """Nothing is stored, and the origin sees the connection go."""
     client = world.client(max_size=8 * MIB)
     url = origin.on("/", Answer(fields=FRESH, body=endless(), framing="chunked"), Answer(body=b"next"))
     with client.stream(url) as stream:
@@ -186,7 +186,7 @@ def test_a_caller_may_stop_an_endless_body(world: World, origin: Origin) -> None
 
 
 def test_a_body_over_the_largest_entry_passes_through(world: World, origin: Origin) -> None:
-    """C22, C31: it is read to its end, and not stored."""
+    """It is read to its end, and not stored."""
     client = world.client(max_entry_size=MIB)
     pieces: list[Part] = [bytes([n]) * 65536 for n in range(64)]
     url = origin.on("/", Answer(fields=FRESH, body=pieces, framing="chunked"))
@@ -197,7 +197,7 @@ def test_a_body_over_the_largest_entry_passes_through(world: World, origin: Orig
 
 
 def test_a_bomb_is_stopped_by_its_caller(world: World, client: Client, origin: Origin) -> None:
-    """C22: a little of it opens to a lot; the caller stops at its cap."""
+    """A little of it opens to a lot; the caller stops at its cap."""
     bomb = gzip.compress(bytes(64 * MIB))
     more = threading.Event()
     body: list[Part] = [bomb[:-100], more, *[b"x" * 65536] * 1000]
@@ -214,7 +214,7 @@ def test_a_bomb_is_stopped_by_its_caller(world: World, client: Client, origin: O
 @pytest.mark.slow
 @pytest.mark.only("httpx", "aiohttp", "requests")
 def test_a_bomb_taken_whole_is_not_stored(world: World, client: Client, origin: Origin) -> None:
-    """C22: 1 MB that opens to more than 1 GB; its caller has not decoded it."""
+    """1 MB that opens to more than 1 GB; its caller has not decoded it."""
     packer = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16)
     zeros = bytes(16 * MIB)
     bomb = b"".join([*(packer.compress(zeros) for _ in range(66)), packer.flush()])
@@ -225,7 +225,7 @@ def test_a_bomb_taken_whole_is_not_stored(world: World, client: Client, origin: 
 
 
 def test_a_caller_who_goes_away_leaves_no_half_entry(world: World, client: Client, origin: Origin) -> None:
-    """C23: the next full GET stores, the one after hits."""
+    """The next full GET stores, the one after hits."""
     more = threading.Event()
     body: list[Part] = [b"first" * 1000, more, *[b"x" * 65536] * 1000]
     url = origin.on("/", Answer(fields=FRESH, body=body), Answer(fields=FRESH, body=b"whole"))
@@ -240,7 +240,7 @@ def test_a_caller_who_goes_away_leaves_no_half_entry(world: World, client: Clien
 
 
 def test_a_connection_goes_back_to_its_pool(client: Client, origin: Origin) -> None:
-    """C23: a body read to its end, stored or not, frees its connection for the next request."""
+    """A body read to its end, stored or not, frees its connection for the next request."""
     framings: tuple[Framing, ...] = ("length", "chunked")
     for path, fields in (("/kept", FRESH), ("/passed", {"Cache-Control": "no-store"})):
         for framing in framings:
@@ -252,7 +252,7 @@ def test_a_connection_goes_back_to_its_pool(client: Client, origin: Origin) -> N
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 def test_memory_does_not_grow_with_the_body(client: Client, origin: Origin, framing: Framing) -> None:
-    """C21: a few chunks, on a miss and on a hit."""
+    """A few chunks, on a miss and on a hit."""
     size, piece = 48 * MIB, b"x" * 65536
     body: list[Part] = [piece] * (size // len(piece))
     url = origin.on("/", Answer(fields=FRESH, body=body, framing=framing))

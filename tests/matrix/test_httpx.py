@@ -111,7 +111,7 @@ def test_it_stands_on_any_transport(cache: Cache) -> None:
         for _ in range(2):
             assert client.get("http://mock.test/kept").json() == {"n": 1}
         assert client.get("http://mock.test/").json() == {"n": 2}
-        assert client.get("http://mock.test:80/kept").json() == {"n": 1}  # C40: the default port
+        assert client.get("http://mock.test:80/kept").json() == {"n": 1}  # the default port
         assert client.get("https://mock.test/kept").json() == {"n": 3}
 
 
@@ -136,7 +136,6 @@ def test_entering_and_closing_reach_the_inner_transport(cache: Cache) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_one_cache_under_successive_event_loops(cache: Cache, origin: Origin, backend: str) -> None:
-    """C27."""
     url = origin.on("/", Answer(fields=FRESH, body=b"whole"))
 
     async def fetch() -> str:

@@ -1,4 +1,4 @@
-"""What is kept, for whom, and which requests it answers: cases C15 to C17, and what a cache lets through."""
+"""What is kept, for whom, and which requests it answers, and what a cache lets through."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRESH = {"Cache-Control": "max-age=60", "ETag": '"1"'}
     "control", ["private, max-age=60", "no-store, max-age=60", "no-store", 'PRIVATE="x", no-STORE']
 )
 def test_a_shared_cache_keeps_nothing_private(world: World, client: Client, origin: Origin, control: str) -> None:
-    """C15, RFC 9111 section 3."""
+    """RFC 9111 section 3."""
     url = origin.on("/", Answer(fields={"Cache-Control": control, "ETag": '"1"'}, body=SECRET))
     client.get(url)
     assert not world.on_disk(SECRET)
@@ -32,7 +32,6 @@ def test_a_shared_cache_keeps_nothing_private(world: World, client: Client, orig
 
 
 def test_the_cache_of_one_user_keeps_what_is_private(world: World, origin: Origin) -> None:
-    """C15."""
     client = world.client(shared=False)
     url = origin.on("/", Answer(fields={"Cache-Control": "private, max-age=60"}))
     client.get(url, {"Authorization": "Basic dTpw"})
@@ -46,7 +45,7 @@ def test_the_cache_of_one_user_keeps_what_is_private(world: World, origin: Origi
 def test_an_answer_to_credentials_is_kept_only_by_the_origins_word(
     world: World, client: Client, origin: Origin, control: str, kept: bool
 ) -> None:
-    """C15, RFC 9111 section 3.5. The credentials themselves are never on disk (decision 14)."""
+    """RFC 9111 section 3.5. The credentials themselves are never on disk."""
     url = origin.on("/", Answer(fields={"Cache-Control": control}, body=SECRET))
     client.get(url, {"Authorization": "Bearer top-secret-token"})
     assert world.on_disk(SECRET) is kept
@@ -55,7 +54,7 @@ def test_an_answer_to_credentials_is_kept_only_by_the_origins_word(
 
 
 def test_no_store_is_on_disk_at_no_moment(world: World, client: Client, origin: Origin) -> None:
-    """C15: temporary files included."""
+    """Temporary files included."""
     more = threading.Event()
     body: list[Part] = [SECRET * 10_000, more, b"end"]
     url = origin.on("/", Answer(fields={"Cache-Control": "no-store"}, body=body))
@@ -69,7 +68,7 @@ def test_no_store_is_on_disk_at_no_moment(world: World, client: Client, origin: 
 
 @pytest.mark.parametrize("status", [404, 410, 301, 308])
 def test_a_status_that_is_cacheable_by_default(client: Client, origin: Origin, clock: Clock, status: int) -> None:
-    """C16, RFC 9110 section 15.1: heuristically fresh, and under 24 hours."""
+    """RFC 9110 section 15.1: heuristically fresh, and under 24 hours."""
     fields = {"Last-Modified": clock.date(-100 * DAY), "Location": "/to"}
     url = origin.on("/", Answer(status, fields, b"no"))
     client.get(url, redirects=False)
@@ -82,7 +81,6 @@ def test_a_status_that_is_cacheable_by_default(client: Client, origin: Origin, c
 
 @pytest.mark.parametrize("status", [302, 307, 403, 429, 500, 503])
 def test_a_status_that_needs_explicit_freshness(client: Client, origin: Origin, clock: Clock, status: int) -> None:
-    """C16."""
     heuristic = {"Last-Modified": clock.date(-100 * DAY), "Location": "/to"}
     url = origin.on("/", Answer(status, heuristic), Answer(status, {**heuristic, **FRESH}))
     client.get(url, redirects=False)
@@ -92,7 +90,6 @@ def test_a_status_that_needs_explicit_freshness(client: Client, origin: Origin, 
 
 
 def test_head_brings_no_body_for_get(client: Client, origin: Origin) -> None:
-    """C17."""
     url = origin.on("/", Answer(fields=FRESH, body=b"whole"))
     got = client.get(url, method="HEAD")
     assert (got.status, got.body, got.get("content-length")) == (200, b"", "5")
@@ -101,7 +98,7 @@ def test_head_brings_no_body_for_get(client: Client, origin: Origin) -> None:
 
 
 def test_what_get_stored_answers_head(client: Client, origin: Origin) -> None:
-    """C17, RFC 9110 section 9.3.2."""
+    """RFC 9110 section 9.3.2."""
     url = origin.on("/", Answer(fields={**FRESH, "X-Kind": "picture"}, body=b"whole"))
     client.get(url)
     got = client.get(url, method="HEAD")
@@ -121,7 +118,7 @@ def ranged(seen: Seen) -> Answer:
 
 
 def test_a_part_never_answers_for_the_whole(client: Client, origin: Origin) -> None:
-    """C17, RFC 9111 section 3.3."""
+    """RFC 9111 section 3.3."""
     url = origin.on("/", ranged)
     got = client.get(url, {"Range": "bytes=0-4"})
     assert (got.status, got.body) == (206, b"01234")
@@ -130,7 +127,7 @@ def test_a_part_never_answers_for_the_whole(client: Client, origin: Origin) -> N
 
 
 def test_a_range_is_cut_from_a_whole_entry(client: Client, origin: Origin) -> None:
-    """C17, RFC 9110 section 14."""
+    """RFC 9110 section 14."""
     url = origin.on("/", ranged)
     client.get(url)
     for asked, part, where in (

@@ -30,7 +30,6 @@ MIB = 1024**2
 def test_the_first_octets_arrive_before_the_last_are_sent(
     client: Client, origin: Origin, framing: Framing, control: str
 ) -> None:
-    """C21, decision 10."""
     more = threading.Event()
     answer = Answer(fields={"Cache-Control": control}, body=[b"first", more, b"last"], framing=framing)
     chunk = 1 if control == "no-store" else 65536  # what is not kept, requests gives in whole chunks, as it always does
@@ -42,7 +41,7 @@ def test_the_first_octets_arrive_before_the_last_are_sent(
 
 
 def test_a_follower_reads_what_the_leader_has_so_far(world: World, client: Client, origin: Origin) -> None:
-    """C21, decision 9: the first octets reach everybody who asked."""
+    """The first octets reach everybody who asked."""
     more = threading.Event()
     url = origin.on("/", Answer(fields=FRESH, body=[b"first", more, b"last"]))
     other = world.client(client.cache)
@@ -72,7 +71,6 @@ def test_a_follower_may_be_of_another_kind(client: Client, origin: Origin, kind:
 
 
 def test_a_leader_who_goes_away_harms_no_follower(world: World, client: Client, origin: Origin) -> None:
-    """C25."""
     more = threading.Event()
     url = origin.on("/", Answer(fields=FRESH, body=[b"first", more, b"last"]))
     leader = client.stream(url)

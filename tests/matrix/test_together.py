@@ -1,4 +1,4 @@
-"""Many callers at once in one process: cases C24 to C26."""
+"""Many callers at once in one process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def wait_for(origin: Origin, count: int) -> None:
 
 
 def test_cold_callers_share_one_request(world: World, client: Client, origin: Origin) -> None:
-    """C24."""
     url = origin.on("/", Answer(fields=FRESH, body=b"whole" * 10_000, before=0.3))
     answers = world.together([lambda: client.get(url).body] * 32)
     assert set(answers) == {b"whole" * 10_000}
@@ -39,7 +38,6 @@ def test_cold_callers_share_one_request(world: World, client: Client, origin: Or
 def test_callers_of_a_just_stale_entry_share_one_validation(
     world: World, client: Client, origin: Origin, clock: Clock
 ) -> None:
-    """C24."""
     fields = {"Cache-Control": "max-age=1", "ETag": '"1"'}
     url = origin.on("/", Answer(fields=fields, body=b"one"), Answer(304, FRESH, before=0.3))
     client.get(url)
@@ -49,7 +47,7 @@ def test_callers_of_a_just_stale_entry_share_one_validation(
 
 
 def test_what_is_not_shared_is_not_queued(world: World, client: Client, origin: Origin) -> None:
-    """C26: not one after the other."""
+    """Not one after the other."""
     url = origin.on("/", Answer(fields={"Cache-Control": "no-store"}, body=b"mine", before=0.2))
     began = time.monotonic()
     assert set(world.together([lambda: client.get(url).body] * 8)) == {b"mine"}
@@ -69,7 +67,7 @@ def start(client: Client, origin: Origin, url: str, followers: int) -> list[Futu
 
 
 def test_a_leader_cancelled_before_the_head_harms_no_follower(client: Client, origin: Origin) -> None:
-    """C25: one more request at most."""
+    """One more request at most."""
     release = threading.Event()
     url = origin.on("/", Answer(fields=FRESH, body=b"whole", before=release))
     leader, *followers = start(client, origin, url, 7)
@@ -81,7 +79,6 @@ def test_a_leader_cancelled_before_the_head_harms_no_follower(client: Client, or
 
 
 def test_a_leader_cancelled_in_mid_body_harms_no_follower(client: Client, origin: Origin) -> None:
-    """C25."""
     more = threading.Event()
     body: list[Part] = [b"first", more, b"last"]
     url = origin.on("/", Answer(fields=FRESH, body=body))
@@ -93,7 +90,7 @@ def test_a_leader_cancelled_in_mid_body_harms_no_follower(client: Client, origin
 
 
 def test_when_all_are_cancelled_the_fetch_stops(client: Client, origin: Origin) -> None:
-    """C25: and the next caller begins anew."""
+    """And the next caller begins anew."""
     more = threading.Event()
     body: list[Part] = [b"first", more, *[b"x" * 65536] * 1000]
     url = origin.on("/", Answer(fields=FRESH, body=body), Answer(fields=FRESH, body=b"whole"))
@@ -106,7 +103,7 @@ def test_when_all_are_cancelled_the_fetch_stops(client: Client, origin: Origin) 
 
 
 def test_a_failed_leaders_error_is_its_own(world: World, client: Client, origin: Origin) -> None:
-    """C25: it is not stored, and the next caller asks again."""
+    """It is not stored, and the next caller asks again."""
     url = origin.on(
         "/", Answer(fields=FRESH, body=[b"x" * 10], length=100, end="cut"), Answer(fields=FRESH, body=b"whole")
     )

@@ -1,4 +1,4 @@
-"""Where a request goes, hop by hop, and which entry is its: cases C36 to C40."""
+"""Where a request goes, hop by hop, and which entry is its."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def only(*allowed: str) -> tuple[Callable[[str], None], list[str]]:
 
 
 def test_each_hop_is_cached_by_its_own_rules(client: Client, origin: Origin) -> None:
-    """C37, decision 2: the start asks each time, the end hits."""
+    """The start asks each time, the end hits."""
     start = origin.on("/", Answer(307, {"Cache-Control": "no-store", "Location": "/final"}))
     origin.on("/final", Answer(fields=FRESH, body=b"final"))
     for hit in (False, True, True):
@@ -48,7 +48,7 @@ def test_each_hop_is_cached_by_its_own_rules(client: Client, origin: Origin) -> 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_cached_redirect_leads_on(client: Client, origin: Origin, status: int) -> None:
-    """C37: a redirect from the cache leads where it did, and its end may change."""
+    """A redirect from the cache leads where it did, and its end may change."""
     start = origin.on("/", Answer(status, {**FRESH, "Location": "/final"}))
     origin.on("/final", Answer(fields={"Cache-Control": "no-store"}, body=b"one"), Answer(body=b"two"))
     assert [client.get(start).body for _ in range(3)] == [b"one", b"two", b"two"]
@@ -56,7 +56,7 @@ def test_a_cached_redirect_leads_on(client: Client, origin: Origin, status: int)
 
 
 def test_an_empty_redirect_never_poisons_its_url(client: Client, origin: Origin) -> None:
-    """C37: with redirects off the 302 itself is the answer, and the next request is a new one."""
+    """With redirects off the 302 itself is the answer, and the next request is a new one."""
     start = origin.on("/", Answer(302, {"Location": "/final"}))
     origin.on("/final", Answer(fields=FRESH, body=b"final"))
     got = client.get(start, redirects=False)
@@ -66,7 +66,7 @@ def test_an_empty_redirect_never_poisons_its_url(client: Client, origin: Origin)
 
 
 def test_a_policy_refuses_a_hop_before_it_is_dialled(world: World, origin: Origin, clock: Clock) -> None:
-    """C36: nothing stored, not retried."""
+    """Nothing stored, not retried."""
     with Origin(clock) as other:
         forbidden = other.on("/x", Answer(fields=FRESH))
         start = origin.on("/", Answer(302, {"Location": forbidden, "Cache-Control": "no-store"}))
@@ -80,7 +80,7 @@ def test_a_policy_refuses_a_hop_before_it_is_dialled(world: World, origin: Origi
 
 
 def test_a_stricter_policy_holds_for_what_is_cached(world: World, origin: Origin, clock: Clock) -> None:
-    """C36, decision 13: both the cached redirect and its cached end."""
+    """Both the cached redirect and its cached end."""
     with Origin(clock) as other:
         forbidden = other.on("/x", Answer(fields=FRESH))
         start = origin.on("/", Answer(301, {**FRESH, "Location": forbidden}))
@@ -98,7 +98,7 @@ def test_a_stricter_policy_holds_for_what_is_cached(world: World, origin: Origin
     "shape", ["http://{inner}\\@{outer}/", "http://{outer}\\@{inner}/", "http://{inner}%2f@{outer}/"]
 )
 def test_policy_and_dial_read_one_url(world: World, origin: Origin, clock: Clock, shape: str) -> None:
-    """C38: whatever the spelling, a host that the policy was not shown is not dialled."""
+    """Whatever the spelling, a host that the policy was not shown is not dialled."""
     with Origin(clock) as other:
         for server in (origin, other):
             server.on("/", Answer(fields=FRESH))
@@ -117,7 +117,7 @@ def test_policy_and_dial_read_one_url(world: World, origin: Origin, clock: Clock
 
 
 def test_a_host_with_an_escape_is_refused(world: World, origin: Origin) -> None:
-    """C38: two parsers may read it differently."""
+    """Two parsers may read it differently."""
     policy, _ = only("http://")
     url = origin.on("/", Answer(fields=FRESH)).replace("127.0.0.1", "%31%32%37.0.0.1")
     client = world.client(url_policy=policy)
@@ -137,7 +137,7 @@ PATHS = ["/a%2Fb/%28c%29+d%2Be?q=%2B+%20(x)&r=%5B%5D&s=a%2Fb", "/a//b/?", "/%E2%
 def test_targets_reach_the_origin_as_they_would_without_a_cache(
     world: World, client: Client, origin: Origin, clock: Clock, target: str
 ) -> None:
-    """C39: byte for byte, on first fetch, redirect and validation alike."""
+    """Byte for byte, on first fetch, redirect and validation alike."""
     path = target.partition("?")[0]
     fields = {"Cache-Control": "max-age=1", "ETag": '"1"'}
     origin.on(path, Answer(fields=fields, body=b"one"))
@@ -160,7 +160,7 @@ SIGNED = {
 
 @pytest.mark.parametrize("kind", SIGNED)
 def test_a_new_signature_is_validated_with_the_new_url(client: Client, origin: Origin, clock: Clock, kind: str) -> None:
-    """C39, decision 11: its 304 saves the body; the identical URL stays an ordinary hit."""
+    """Its 304 saves the body; the identical URL stays an ordinary hit."""
     first, second = SIGNED[kind]
     origin.on("/x", Answer(fields=FRESH, body=b"picture"), Answer(304, FRESH))
     assert client.get(origin.url("/x" + first)).body == b"picture"
@@ -173,7 +173,6 @@ def test_a_new_signature_is_validated_with_the_new_url(client: Client, origin: O
 
 @pytest.mark.parametrize("kind", SIGNED)
 def test_a_refused_signature_goes_to_its_caller_and_harms_nobody(client: Client, origin: Origin, kind: str) -> None:
-    """C6, C39."""
     first, second = SIGNED[kind]
     forbidden = Answer(403, {"Cache-Control": "max-age=60"}, b"expired")
     origin.on("/x", Answer(fields=FRESH, body=b"picture"), forbidden, Answer(304, FRESH))
@@ -185,7 +184,7 @@ def test_a_refused_signature_goes_to_its_caller_and_harms_nobody(client: Client,
 
 
 def test_without_a_validator_a_new_signature_is_fetched(client: Client, origin: Origin) -> None:
-    """C39: never served without the origin's word."""
+    """Never served without the origin's word."""
     first, second = SIGNED["S3"]
     origin.on("/x", Answer(fields={"Cache-Control": "max-age=60"}, body=b"one"), Answer(body=b"two"))
     client.get(origin.url("/x" + first))
@@ -197,7 +196,6 @@ def test_without_a_validator_a_new_signature_is_fetched(client: Client, origin: 
     [("?sig=1", "?sig=2"), ("?Expires=1", "?Expires=2"), ("?a=1&b=2", "?b=2&a=1"), ("?", "?q"), ("?a%2fb", "?a/b")],
 )
 def test_other_queries_are_other_entries(client: Client, origin: Origin, first: str, second: str) -> None:
-    """C40, decision 11."""
     origin.on("/x", lambda seen: Answer(fields=FRESH, body=seen.target.encode()))
     bodies = [client.get(origin.url("/x" + query)).body for query in (first, second, first, second)]
     assert bodies[:2] == bodies[2:]
@@ -207,14 +205,12 @@ def test_other_queries_are_other_entries(client: Client, origin: Origin, first: 
 
 
 def test_paths_alike_but_for_case_are_other_entries(client: Client, origin: Origin) -> None:
-    """C40."""
     urls = [origin.on(path, Answer(fields=FRESH, body=path.encode())) for path in ("/x", "/X")]
     assert [client.get(url).body for url in urls * 2] == [b"/x", b"/X"] * 2
     assert origin.count() == 2
 
 
 def test_the_hosts_case_and_a_fragment_make_no_difference(client: Client, origin: Origin) -> None:
-    """C40."""
     url = origin.on("/x", Answer(fields=FRESH)).replace("127.0.0.1", "localhost")
     client.get(url)
     for alike in (url + "#part", url.replace("localhost", "LocalHost"), url.replace("http:", "HTTP:")):
@@ -240,7 +236,7 @@ def test_user_and_password_of_a_url_are_never_on_disk(world: World, client: Clie
 
 
 def test_an_ipv6_origin(world: World, client: Client, clock: Clock) -> None:
-    """C40: brackets and all."""
+    """Brackets and all."""
     try:
         other = Origin(clock, "::1")
     except OSError:

@@ -1,4 +1,4 @@
-"""RFC 9111 sections 5.2 and 5.4, RFC 5861, RFC 8246, RFC 9213. C8 to C10: what is wrong restricts, never permits."""
+"""RFC 9111 sections 5.2 and 5.4, RFC 5861, RFC 8246, RFC 9213: what is wrong restricts, never permits."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ def check(request: Request, answered: Answered, past: list[Said], origin: Origin
     assert "only-if-cached" not in asked or not heard
     own = request.fields.get("if-none-match")
     if response.status == 304:
-        assert own is not None  # C5: never to a caller who sent no condition
+        assert own is not None  # never to a caller who sent no condition
     if heard and response == heard[-1].response:
         return  # the origin's own words
     version = response.fields.get("x-version")

@@ -1,4 +1,4 @@
-"""RFC 9110 section 14, RFC 9111 section 3.3. C17."""
+"""RFC 9110 section 14, RFC 9111 section 3.3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RFC 9111 section 4, RFC 9110 sections 13.2, 14 and 15. C5, C17."""
+"""RFC 9111 section 4, RFC 9110 sections 13.2, 14 and 15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RFC 9111 section 4, RFC 5861 section 3, RFC 8246, the Fetch standard's modes. C1, C11 to C13, C17, C20, C34, C39."""
+"""RFC 9111 section 4, RFC 5861 section 3, RFC 8246, the Fetch standard's modes."""
 
 from __future__ import annotations
 

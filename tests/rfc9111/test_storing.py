@@ -1,4 +1,4 @@
-"""RFC 9111 sections 3, 3.1 and 3.5. C15, C16."""
+"""RFC 9111 sections 3, 3.1 and 3.5."""
 
 from __future__ import annotations
 

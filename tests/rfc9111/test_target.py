@@ -1,4 +1,4 @@
-"""RFC 9111 section 2: what is stored under which key. C38 to C40."""
+"""RFC 9111 section 2: what is stored under which key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RFC 9111 section 3.2. C3, C7."""
+"""RFC 9111 section 3.2."""
 
 from __future__ import annotations
 

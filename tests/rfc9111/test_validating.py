@@ -1,4 +1,4 @@
-"""RFC 9111 sections 4.3.1, 4.3.2 and 3.3. C1, C2, C39, C41."""
+"""RFC 9111 sections 4.3.1, 4.3.2 and 3.3."""
 
 from __future__ import annotations
 

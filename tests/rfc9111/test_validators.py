@@ -1,4 +1,4 @@
-"""RFC 9110 sections 8.8 and 13.1, RFC 9111 section 4.3.2. C5."""
+"""RFC 9110 sections 8.8 and 13.1, RFC 9111 section 4.3.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's connection, used directly: what its callers use of its answers, and the world around it (C42)."""
+"""vLLM's connection, used directly: what its callers use of its answers, and the world around it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ def test_content_codings(plugin: Plugin, origin: Origin, fetch: Fetch, coder: st
 def test_a_bomb_is_stopped_at_the_limit(
     plugin: Plugin, origin: Origin, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C22."""
     plugin.start()
     monkeypatch.setenv("VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB", "1")
     bomb = gzip.compress(bytes(300 * 1024 * 1024), 1)
@@ -91,7 +90,6 @@ def test_damaged_codings(plugin: Plugin, origin: Origin, fetch: Fetch, damage: C
 
 @pytest.mark.parametrize("damage", ["cut", "reset"])
 def test_cut_bodies(plugin: Plugin, origin: Origin, fetch: Fetch, damage: Any) -> None:
-    """C18."""
     plugin.start()
     whole = b"x" * 200_000
     cut = Answer(fields=FRESH, body=whole[:100_000], length=len(whole), end=damage)

@@ -84,7 +84,7 @@ def test_restarted(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
 
 
 def test_two_loops_one_after_the_other(plugin: Plugin, origin: Origin) -> None:
-    """C27. vLLM's own session ends with its first loop."""
+    """VLLM's own session ends with its first loop."""
     plugin.start()
     fetch = Fetch(asynchronous=True)
     urls = [origin.on(path, Answer(fields=FRESH, body=picture(5))) for path in ("/a.png", "/b.png")]
@@ -93,7 +93,7 @@ def test_two_loops_one_after_the_other(plugin: Plugin, origin: Origin) -> None:
 
 
 def test_together(plugin: Plugin, origin: Origin) -> None:
-    """C44, without the server."""
+    """Without the server."""
     plugin.start()
     url = origin.on("/a.png", Answer(fields=FRESH, body=picture(6), before=0.3))
 
@@ -164,7 +164,7 @@ def test_a_connection_of_the_users_own_is_not_answered(plugin: Plugin, origin: O
     assert [fetch.grey(url), fetch.grey(url), fetch.grey(url, connection=Own())] == [1, 1, 2]
 
 
-# C42: what is refused, and as what.
+# what is refused, and as what.
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["miss", "hit"])
@@ -261,7 +261,7 @@ def test_invalid_urls_are_refused_in_vllms_words(plugin: Plugin, fetch: Fetch) -
         fetch.octets("ftp://example.test/a.png")
 
 
-# C43, C47: no cache.
+# no cache.
 
 
 def test_unwritable_folder(plugin: Plugin, origin: Origin, fetch: Fetch, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""What the plugin costs those who do not use it (C43): nothing imported, nothing opened."""
+"""What the plugin costs those who do not use it: nothing imported, nothing opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modes, the files of vLLM's built-in cache (C45), its eviction (C46), and what the log says."""
+"""Modes, the files of vLLM's built-in cache, its eviction, and what the log says."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_seeds_that_cannot_answer_are_complained_of(
 def test_the_built_in_cache_evicts_over_our_folder(
     plugin: Plugin, origin: Origin, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C46. Some servers of a folder have the plugin, some have not."""
+    """Some servers of a folder have the plugin, some have not."""
     ours = origin.on("/a.png", Answer(fields=FRESH, body=picture(1)))
     theirs = origin.on("/b.png", Answer(fields=FRESH, body=picture(2)))
     plugin.start()
@@ -214,7 +214,7 @@ def test_the_built_in_cache_evicts_over_our_folder(
 
 
 def test_bad_bounds(plugin: Plugin, origin: Origin, fetch: Fetch, caplog: pytest.LogCaptureFixture) -> None:
-    """C47. What vLLM makes of its own is its business; we stop nothing."""
+    """What vLLM makes of its own is its business; we stop nothing."""
     plugin.start(VLLM_MEDIA_CACHE_MAX_SIZE_MB="abc", MEDIA_CACHE_STALE_IF_ERROR="-1")
     url = origin.on("/a.png", Answer(fields=FRESH, body=picture(1)))
     assert fetch.grey(url) == 1

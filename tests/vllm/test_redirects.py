@@ -1,4 +1,4 @@
-"""Each hop is a request of its own, held to vLLM's policy whether it is cached or not (C36, C37, C38)."""
+"""Each hop is a request of its own, held to vLLM's policy whether it is cached or not."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_to_nowhere(plugin: Plugin, origin: Origin, fetch: Fetch, location: str)
 
 
 def test_octets_reach_the_origin_as_they_were(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
-    """C39. Nothing is decoded, or escaped once more; vLLM, and urllib3 below requests, write escapes in capitals."""
+    """Nothing is decoded, or escaped once more; vLLM, and urllib3 below requests, write escapes in capitals."""
     plugin.start()
     target = "/b%28a%2Fb%29+c?X=%2B+%20&sig=a%2Fb%3D&empty="
     origin.on("/b%28a%2Fb%29+c", Answer(fields=FRESH, body=picture(1)))

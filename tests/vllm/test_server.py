@@ -62,7 +62,6 @@ def test_twenty_one_after_the_other(pair: Pair, origin: Origin) -> None:
 
 
 def test_twenty_at_once(pair: Pair, origin: Origin) -> None:
-    """C44."""
     url = origin.on("/a.png", Answer(fields=FRESH, body=picture(2), before=0.3))
     with ThreadPoolExecutor(20) as pool:
         assert len({tuple(found) for found in pool.map(lambda _: hashes(pair.one, url), range(20))}) == 1

@@ -1,4 +1,4 @@
-"""Octets that do not decode drop their entry, and are fetched once more where they had been stored (C19)."""
+"""Octets that do not decode drop their entry, and are fetched once more where they had been stored."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from .devices import shut
 from .growing import withdraw
 from .layout import file_path
 from .place import Place
-from .protocol import BodyDamaged
-from .readers import BLOCK
+from .readers import BLOCK, GrowingReader
 from .records import encode_growing
 
 __all__ = ["FileBodyWriter", "Terms"]
@@ -198,33 +197,3 @@ class FileBodyWriter:
         if self._fd >= 0:  # neither committed nor aborted; no lock may be taken here
             shut(self._fd)
             self._place.lost.append((self._path, self._held))
-
-
-class GrowingReader:
-    """Reads what its writer has written so far, also after the writer's end."""
-
-    def __init__(self, writer: FileBodyWriter, fd: int) -> None:
-        self._writer = writer
-        self._fd = fd
-
-    @property
-    def length(self) -> int:
-        return self._writer.written
-
-    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes:
-        size = min(size, self.length - offset)
-        if size <= 0:
-            return b""
-        try:
-            data = os.pread(self._fd, size, offset)
-        except OSError as error:
-            raise BodyDamaged("a growing body cannot be read") from error
-        if not data:
-            raise BodyDamaged("a growing body has been cut")
-        return data
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        shut(fd)
-
-    __del__ = close

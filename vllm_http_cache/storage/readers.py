@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from xxhash import xxh3_64_digest
 
@@ -17,7 +18,7 @@ from .devices import is_no_file, shut
 from .layout import Home, file_path, is_body
 from .protocol import BodyDamaged, BodyReader
 
-__all__ = ["BLOCK", "open_reader", "read_file"]
+__all__ = ["BLOCK", "MEDIUM", "GrowingReader", "open_reader", "read_file"]
 
 BLOCK = 1024 * 1024  # octets; one digest each
 MEDIUM = 16 * BLOCK
@@ -132,6 +133,43 @@ class _Blocks:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         self._last = (-1, b"")
+        shut(fd)
+
+    __del__ = close
+
+
+class Writer(Protocol):
+    written: int
+
+
+class GrowingReader:
+    """Reads what its writer has written so far, also after the writer's end.
+
+    :param fd: the writer's file, closed with this; -1 reads nothing.
+    """
+
+    def __init__(self, writer: Writer, fd: int) -> None:
+        self._writer = writer
+        self._fd = fd
+
+    @property
+    def length(self) -> int:
+        return self._writer.written
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes:
+        size = min(size, self.length - offset)
+        if size <= 0:
+            return b""
+        try:
+            data = os.pread(self._fd, size, offset)
+        except OSError as error:
+            raise BodyDamaged("a growing body cannot be read") from error
+        if not data:
+            raise BodyDamaged("a growing body has been cut")
+        return data
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
         shut(fd)
 
     __del__ = close

@@ -11,14 +11,12 @@ from xxhash import xxh3_64_digest
 
 from ...rfc9111.message import BodyRef, StoredResponse
 from ..protocol import BodyDamaged
+from ..readers import BLOCK, MEDIUM, GrowingReader
 
 if TYPE_CHECKING:
     from .theirs import HishelStorage
 
-__all__ = ["EntryReader", "TemporaryReader", "TemporaryWriter"]
-
-BLOCK = 1024 * 1024  # octets; one digest each
-CHECKED = 16 * BLOCK  # octets of the largest body that is checked whole before it is given
+__all__ = ["EntryReader", "TemporaryWriter"]
 
 
 class TemporaryWriter:
@@ -48,9 +46,9 @@ class TemporaryWriter:
         self.written += len(data)
         return True
 
-    def follow(self) -> TemporaryReader:
+    def follow(self) -> GrowingReader:
         fd = self._storage._attempt("following a body", lambda: os.dup(self._file.fileno()), -1)
-        return TemporaryReader(self, fd)
+        return GrowingReader(self, fd)
 
     def publish(self, flight: str, stored: StoredResponse) -> None:
         """hishel shows nothing that is not whole."""
@@ -82,34 +80,6 @@ class TemporaryWriter:
         self._file.close()
 
 
-class TemporaryReader:
-    """Reads what its writer has written so far, also after the writer's end."""
-
-    def __init__(self, writer: TemporaryWriter, fd: int) -> None:
-        self._writer = writer
-        self._fd = fd
-
-    @property
-    def length(self) -> int:
-        return self._writer.written
-
-    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes:
-        size = min(size, self.length - offset)
-        if size <= 0:
-            return b""
-        try:
-            return os.pread(self._fd, size, offset)
-        except OSError as error:
-            raise BodyDamaged("a growing body cannot be read") from error
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    __del__ = close
-
-
 class EntryReader:
     """Reads the stream of an entry of hishel's a block at a time. Keeps the block read last."""
 
@@ -120,7 +90,7 @@ class EntryReader:
         self._ref = ref
         self._lock = threading.Lock()
         self._restart()
-        if 0 < ref.length <= CHECKED:
+        if 0 < ref.length <= MEDIUM:
             self._seek((ref.length - 1) // BLOCK)
 
     def _restart(self) -> None:
