@@ -21,8 +21,9 @@ import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3 import HTTPHeaderDict, HTTPResponse
-from urllib3.exceptions import ProtocolError, ReadTimeoutError
+from urllib3.exceptions import HeaderParsingError, ProtocolError, ReadTimeoutError
 from urllib3.util import Timeout
+from urllib3.util.response import assert_header_parsing
 
 from .rfc9111.framing import is_framed
 from .rfc9111.message import Fields, Request, Response
@@ -275,8 +276,17 @@ def received(response: requests.Response) -> tuple[Response, bool]:
     fields = Fields((_text(name), _text(value).strip(" \t")) for name, value in raw.headers.items())
     if 100 <= response.status_code < 200:  # http.client takes it for the final one, which is still to come
         raw.close()
+    return Response(response.status_code, fields, response.reason or ""), _is_legible(raw)
+
+
+def _is_legible(raw: HTTPResponse) -> bool:
     message = getattr(getattr(raw, "_original_response", None), "msg", None)
-    return Response(response.status_code, fields, response.reason or ""), not getattr(message, "defects", None)
+    try:
+        if isinstance(message, HTTPMessage):
+            assert_header_parsing(message)
+    except HeaderParsingError:  # urllib3 has logged it and gone on
+        return False
+    return True
 
 
 def _reply(method: str, response: requests.Response) -> Reply:

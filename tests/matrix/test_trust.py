@@ -62,6 +62,12 @@ def test_a_head_that_cannot_be_read_to_its_end_is_not_stored(
     assert not world.on_disk(b"secret octets of the origin")
 
 
+def test_a_multipart_content_is_stored_as_any_other(client: Client, origin: Origin) -> None:
+    """Parsers of mail miss its parts in the head."""
+    url = origin.on("/", Answer(fields={**FRESH, "Content-Type": "multipart/mixed; boundary=x"}, body=b"--x--"))
+    assert [client.get(url).hit for _ in range(2)] == [False, True]
+
+
 @pytest.mark.parametrize("coding", ["identity", "gzip", "gzip, chunked", "chunked, identity", "chunked, chunked"])
 def test_a_transfer_coding_that_nobody_undoes_is_not_stored(
     world: World, client: Client, origin: Origin, coding: str
