@@ -1,4 +1,4 @@
-"""What the rules say when they are asked (issue 3, item 8)."""
+"""What the rules say when they are asked."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ def test_stale() -> None:
         ),
         (get(), kept("Vary: *"), T, SHARED, "forwarded: vary-miss"),
         (get(), kept(FRESH), T, CacheOptions(mode="no-store"), "forwarded: bypass"),
+        (get("Host: other.test"), kept(FRESH), T, SHARED, "forwarded: bypass (RFC 9211 section 2.2)"),
+        (get(), kept(FRESH), T, CacheOptions(mode="off"), "forwarded: the mode is off"),
     ],
 )
 def test_outcomes(request_: Request, stored: StoredResponse, now: float, options: CacheOptions, outcome: str) -> None:

@@ -1,4 +1,4 @@
-"""Whatever the octets: nothing raises, nothing is fresh that nobody called fresh, age only grows (issue 3, item 6)."""
+"""Whatever the octets: nothing raises, nothing is fresh that nobody called fresh, age only grows."""
 
 from __future__ import annotations
 

@@ -191,6 +191,8 @@ def test_what_has_its_length() -> None:
     assert not has_its_length(replace(kept("Content-Length: 4"), body=body))
     assert has_its_length(replace(kept(), body=body)), "where nothing is said"
     assert has_its_length(replace(kept("Content-Length: 4"), body=None))
+    assert has_its_length(replace(kept("Content-Range: bytes 0-1/2"), body=body)), "which means nothing in a 200"
+    assert has_its_length(replace(kept("Content-Length: 4", status=204), body=BodyRef("x", 0)))
 
 
 @given(st.data())

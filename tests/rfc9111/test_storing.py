@@ -224,5 +224,12 @@ def test_a_stored_part() -> None:
 
 def test_a_length_that_a_transfer_coding_overrides_is_not_stored() -> None:
     """RFC 9112 section 6.3."""
-    assert "content-length" not in kept("Transfer-Encoding: chunked", "Content-Length: 10").fields
+    lines = ("Transfer-Encoding: chunked", "Content-Length: 10", 'Cache-Control: no-cache="foo"', "Foo: 1")
+    assert not {"content-length", "foo"}.intersection(name.lower() for name, _ in kept(*lines).fields)
     assert kept("Content-Length: 10").fields.get("content-length") == "10"
+
+
+@pytest.mark.parametrize("coding, expected", [("gzip, chunked", False), ("gzip", False), ("chunked", True)])
+def test_what_is_left_in_a_transfer_coding_is_not_stored(coding: str, expected: bool) -> None:
+    """RFC 9112 section 6.1."""
+    assert storable(get(), answer("Cache-Control: max-age=60", f"Transfer-Encoding: {coding}"), SHARED) is expected
