@@ -233,19 +233,28 @@ class Download:
         if writer is None or not chunks:
             return
         size = sum(map(len, chunks))
-        stored = True
-        for data in chunks if size >= len(chunks) * LARGE else (b"".join(chunks),):
-            if self._coding is not None:
-                self._coding.feed(data)
-            stored = stored and writer.write(data)
+        stored = None
+        try:
+            pieces = chunks if size >= len(chunks) * LARGE else (b"".join(chunks),)
+            stored = all(self._store(writer, data) for data in pieces)
+        finally:
+            if not stored:
+                self._store_no_more(writer, remember=stored is False)
         self._flushed = self._clock()
-        with self._lock:
-            if stored:
+        if stored:
+            with self._lock:
                 self._tail_start += size
                 self._on_disk = self._tail_start
                 for _ in chunks:
                     self._tail.popleft()
-                return
+
+    def _store(self, writer: BodyWriter, data: bytes) -> bool:
+        if self._coding is not None:
+            self._coding.feed(data)
+        return writer.write(data)
+
+    def _store_no_more(self, writer: BodyWriter, *, remember: bool) -> None:
+        with self._lock:
             self._writer = None
             for reader in self._readers[1:]:
                 reader.lost = True
@@ -253,7 +262,7 @@ class Download:
             self._trim()
         writer.abort()
         if self._seat is not None:
-            self._seat.disperse(remember=True)
+            self._seat.disperse(remember=remember)
 
     def _finish(self) -> None:
         """The source says that the body is whole."""
@@ -285,6 +294,13 @@ class Download:
         with self._writing:
             if not self._ended:
                 self._abort(error)
+
+    def _interrupted(self) -> None:
+        """Whoever received has broken off anywhere: what is in the tail may not be what came."""
+        with self._lock:
+            if not self._ended:
+                self._tail.clear()
+        self._fail(Broken("the reader was interrupted"))
 
     def _abort(self, error: Broken) -> None:
         if self._writer is not None:

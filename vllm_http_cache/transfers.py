@@ -127,23 +127,24 @@ class PulledDownload(Download):
 
     def _receive_one(self) -> None:
         try:
-            chunk = self._source.read()
-        except Exception as error:
-            self._fail(Broken(str(error), error))
-            self._source.close()
-        except BaseException:
-            self._fail(Broken("the reader was interrupted"))
-            self._source.close()
-            raise
-        else:
+            try:
+                chunk = self._source.read()
+            except Exception as error:
+                self._fail(Broken(str(error), error))
+                return
             if not chunk:
                 self._finish()
-                self._source.close()
                 return
             if self._receive(chunk):
                 self._flush()
             if self._publish is not None:
                 self._ticker.watch(self)
+        except BaseException:  # a signal's handler raises between any two of these steps
+            self._interrupted()
+            raise
+        finally:
+            if self._ended:
+                self._source.close()
 
     def tick(self) -> bool:
         """Write what has come when nothing comes after it. False: there will be nothing more to write."""
@@ -222,7 +223,10 @@ class PumpedDownload(Download):
             await self._due.wait(PACE)
             self._due = task_bell()
             if self._is_due():
-                await in_thread(self._flush)
+                try:
+                    await in_thread(self._flush)
+                except Exception:
+                    log.exception("a body could not be written")
             self._room.ring()
 
     async def _wait_for_room(self) -> None:
