@@ -135,6 +135,8 @@ class Download:
             if self._deserted or any(not other.lost for other in self._readers):
                 return
             self._deserted = True
+        if self._seat is not None:  # its source may not notice for long
+            self._seat.abandon()
         self._cancel()
 
     def disown(self) -> None:
@@ -216,7 +218,9 @@ class Download:
             if self._ended:
                 return
             self._write_tail()
-            if self._publish is None or self._writer is None or self._disowned or self._clock() - self._began < PACE:
+            if self._publish is None or self._writer is None or self._clock() - self._began < PACE:
+                return
+            if self._disowned or self._deserted:
                 return
             publish, self._publish = self._publish, None
             publish()

@@ -91,10 +91,11 @@ class Seat(Lead):
             self._flights._promote(self._flight)
 
     def _end(self) -> bool:
-        ended, self.taken = self.taken, True
-        if self.claim is not None:
-            self.claim.release()
-            self.claim = None
+        with self._flights._lock:
+            ended, self.taken = self.taken, True
+            claim, self.claim = self.claim, None
+        if claim is not None:
+            claim.release()
         return not ended
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -162,13 +162,25 @@ def spawn(work: Callable[[], Awaitable[None]]) -> Task:
 
         trio.lowlevel.spawn_system_task(run)
         return Task(scope, schedule, lambda: not schedule(lambda: None))
-    task = loop.create_task(run())
-    _running.add(task)
-    task.add_done_callback(_running.discard)
+    _end_lost()
+    running = _running.setdefault(loop, {})
+    task = asyncio.Task(coroutine := run(), loop=loop)  # not by the loop's factory: it may be an eager one
+    running[task] = coroutine
+    task.add_done_callback(running.pop)
     return Task(scope, schedule, loop.is_closed)
 
 
-_running: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+def _end_lost() -> None:
+    """Have the tasks whose loop was closed let go of what they hold."""
+    for loop in tuple(_running):
+        if loop.is_closed():
+            for coroutine in _running.pop(loop, {}).values():
+                with suppress(Exception):  # from a scope that its loop is missing
+                    coroutine.close()
+
+
+# By loop, which keeps only weak references to its tasks.
+_running: dict[asyncio.AbstractEventLoop, dict[asyncio.Task[None], Coroutine[Any, Any, None]]] = {}
 
 
 async def in_thread(call: Callable[..., T], *arguments: Any) -> T:

@@ -184,8 +184,8 @@ class PumpedDownload(Download):
         super().__init__(*rest, **more)
         self._source = source
         self._room, self._due = task_bell(), task_bell()
-        self._task = spawn(self._pump)
         self._scribe: Task | None = None
+        self._task = spawn(self._pump)
 
     def joinable(self) -> bool:
         return super().joinable() and not self._task.is_lost()
@@ -209,13 +209,14 @@ class PumpedDownload(Download):
             if self._scribe is not None:
                 self._scribe.cancel()
             end = self._finish if error is None else partial(self._fail, error)
-            with anyio.CancelScope(shield=True):
-                try:
-                    with suppress(Exception):
-                        await self._source.aclose()
-                    await in_thread(end)
-                finally:
-                    end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun
+            try:
+                if not self._task.is_lost():  # otherwise nothing can be awaited
+                    with anyio.CancelScope(shield=True):
+                        with suppress(Exception):
+                            await self._source.aclose()
+                        await in_thread(end)
+            finally:
+                end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun
 
     async def _write(self) -> None:
         """Write what is due, and what has come when nothing comes after it: other processes may be waiting."""

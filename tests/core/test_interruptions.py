@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +10,10 @@ import pytest
 
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
 from tests.storage.helpers import eventually
+from vllm_http_cache import loops
 from vllm_http_cache.downloads import Broken, Download, Reader
+from vllm_http_cache.flights import Flights, Seat
+from vllm_http_cache.loops import ThreadBell
 from vllm_http_cache.transfers import PulledDownload
 from vllm_http_cache.wire import Caller
 
@@ -41,13 +44,16 @@ def once(call: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
 def read_some(download: Download, reader: Reader) -> bytes:
     """What there is before it breaks."""
     parts = []
-    with pytest.raises(Broken):
-        for _ in range(10_000):
-            if (data := download.take(reader)) is None:
-                download.wait(reader, Caller())
-            else:
-                parts.append(data)
-    return b"".join(parts)
+    while True:
+        try:
+            data = download.take(reader)
+        except Broken:
+            return b"".join(parts)
+        if data is None:
+            download.wait(reader, Caller())
+        else:
+            assert data, "no error, but an end"
+            parts.append(data)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -97,3 +103,40 @@ async def test_what_a_tasks_thread_cannot_write_is_read_but_not_kept(
     assert await aread_all(download, attached(download)) == b"".join(chunks)
     assert "could not be written" in caplog.text
     assert kept.bodies == [] and kept.storage.open_writers == 0
+
+
+def test_a_deserted_download_gives_up_its_seat_while_its_source_stalls(kept: Kept) -> None:
+    flights = Flights()
+    seat = flights.enter("k", ThreadBell())
+    assert isinstance(seat, Seat)
+    download = kept.pulled(source := Pausing([b"one", b"two"]))
+    download._seat = seat
+    reader = attached(download)
+    download.wait(reader, Caller())
+    download._stir()
+    follower = flights.enter("k", ThreadBell())
+    download.detach(reader)
+    assert isinstance(getattr(follower, "outcome", None), Seat) and not source.closed
+    source.go_on.set()
+    assert eventually(lambda: source.closed and not kept.storage.open_writers)
+    assert len(flights) == 1, "the follower's"
+
+
+def test_what_a_closed_loop_was_receiving_lets_go_of_everything(kept: Kept) -> None:
+    async def begin() -> Download:
+        download = kept.pumped(AsyncSource(CHUNKS, held=True))
+        reader = attached(download)
+        await asyncio.sleep(0)
+        download.detach(reader)
+        return download
+
+    def run_and_close() -> Download:
+        loop = asyncio.new_event_loop()
+        download = loop.run_until_complete(begin())
+        loop.close()
+        return download
+
+    first, _ = run_and_close(), run_and_close()
+    assert first._ended and kept.storage.open_writers == 1
+    loops._end_lost()
+    assert kept.storage.open_writers == kept.storage.open_readers == 0 and not loops._running
