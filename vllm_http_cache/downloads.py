@@ -186,11 +186,13 @@ class Download:
         return b"" if self._ended else None
 
     def _from_tail(self, offset: int) -> bytes | None:
-        start = self._received
-        for chunk in reversed(self._tail):  # most want the last one
+        """All there is of it from *offset* on."""
+        start, pieces = self._received, []
+        for chunk in reversed(self._tail if offset < start else ()):  # most want the last one
             start -= len(chunk)
-            if start <= offset < start + len(chunk):
-                return chunk[offset - start :] if offset > start else chunk
+            pieces.append(chunk[max(0, offset - start) :])
+            if start <= offset:
+                return b"".join(reversed(pieces))
         return None
 
     def _trim(self) -> bool:

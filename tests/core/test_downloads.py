@@ -11,7 +11,7 @@ import pytest
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
 from tests.storage.helpers import eventually
 from vllm_http_cache.coding import coding_check
-from vllm_http_cache.downloads import Broken, Download
+from vllm_http_cache.downloads import Broken, Download, Reader
 from vllm_http_cache.rfc9111.message import Fields
 from vllm_http_cache.transfers import PumpedDownload
 from vllm_http_cache.wire import Caller
@@ -82,6 +82,27 @@ def test_a_slow_reader_holds_nobody_back(kept: Kept) -> None:
     slow, fast = attached(download), attached(download)
     assert read_all(download, fast) == b"".join(CHUNKS)
     assert read_all(download, slow) == b"".join(CHUNKS)
+
+
+def test_a_reader_who_lags_behind_small_chunks_takes_them_together(kept: Kept) -> None:
+    download = kept.pulled(Source([bytes([n % 256]) for n in range(1000)]), clock=lambda: 0.0)
+    fast, slow = attached(download), attached(download)
+    assert len(first := take_ready(download, fast, 100)) == 100
+    takes = take_ready(download, slow, 100)
+    assert b"".join(takes) == b"".join(first) and len(takes) == 1
+    assert read_all(download, slow) == b"".join(bytes([n % 256]) for n in range(100, 1000))
+
+
+def take_ready(download: Download, reader: Reader, octets: int) -> list[bytes]:
+    """So many octets, in the pieces that are given."""
+    pieces: list[bytes] = []
+    while sum(map(len, pieces)) < octets:
+        piece = download.take(reader)
+        if piece is None:
+            download.wait(reader, Caller())
+        else:
+            pieces.append(piece)
+    return pieces
 
 
 def test_memory_holds_no_more_than_the_tail_and_a_chunk(kept: Kept) -> None:
