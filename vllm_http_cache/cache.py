@@ -239,7 +239,10 @@ class Cache:
         if self._may_begin(request.uri):
             thread = threading.Thread(target=run, name="vllm-http-cache validation", daemon=True)
             self._background[request.uri] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # there are no more threads: another request validates
+                self._background.pop(request.uri, None)
 
     def _alater(self, request: Request, send: AsyncSend) -> None:
         """Validate in a task."""

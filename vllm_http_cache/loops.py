@@ -186,10 +186,23 @@ _running: dict[asyncio.AbstractEventLoop, dict[asyncio.Task[None], Coroutine[Any
 async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
     """Run a call that may wait for the disk, in a thread; it runs to its end even when the caller is cancelled.
 
-    The threads are our own in number: others' may all be waiting for what is to be done here.
+    The threads are our own in number: others' may all be waiting for what is to be done here. Where none can be
+    started the loop itself has to wait.
     """
+    begun = False
+
+    def run() -> T:
+        nonlocal begun
+        begun = True
+        return call(*arguments)
+
     try:
         limiter = _limiter.get()
     except LookupError:
         _limiter.set(limiter := anyio.CapacityLimiter(THREADS))
-    return await anyio.to_thread.run_sync(call, *arguments, limiter=limiter)
+    try:
+        return await anyio.to_thread.run_sync(run, limiter=limiter)
+    except RuntimeError:
+        if begun:
+            raise
+        return run()

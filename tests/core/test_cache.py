@@ -8,11 +8,13 @@ from collections.abc import Iterator
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from tests.core.memory import MemoryStorage
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok, status, whole
 from vllm_http_cache import Cache, CacheOptions
+from vllm_http_cache.loops import in_thread
 from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
 
@@ -260,6 +262,30 @@ def test_without_threads_there_are_answers_all_the_same(cache: Cache, monkeypatc
     cache.close()
 
 
+@pytest.mark.anyio
+async def test_without_threads_a_loop_waits_itself(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run_sync(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    origin = Origin(ok(b"x" * 3_000_000, cache_control="max-age=60"))
+    assert [await afetch(cache, origin) for _ in range(2)] == [b"x" * 3_000_000] * 2
+    assert len(origin) == 1
+
+
+@pytest.mark.anyio
+async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
+    calls: list[int] = []
+
+    def call(number: int) -> None:
+        calls.append(number)
+        raise RuntimeError("its own")
+
+    with pytest.raises(RuntimeError, match="its own"):
+        await in_thread(call, 1)
+    assert calls == [1]
+
+
 # In the background.
 
 
@@ -289,6 +315,24 @@ def test_stale_while_revalidate_in_a_thread(cache: Cache, clock: Clock) -> None:
     cache.close()
     assert not cache._background
     assert len(origin) == 2
+
+
+def test_without_threads_the_next_request_validates(
+    cache: Cache, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
+    fetch(cache, origin)
+    clock.now += 5
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert fetch(cache, origin) == b"old" and len(origin) == 1
+    assert fetch(cache, origin) == b"old"
+    cache.close()
+    assert len(origin) == 2 and not cache._background
 
 
 @pytest.mark.anyio
