@@ -13,7 +13,7 @@ from collections.abc import Callable
 from xxhash import xxh3_64_digest
 
 from ..rfc9111.message import BodyRef
-from .devices import is_no_file, shut
+from .devices import Descriptor, is_no_file, shut
 from .layout import Home, file_path, is_body
 from .protocol import BodyDamaged, BodyReader
 
@@ -43,7 +43,7 @@ def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str]
     try:
         fd = os.open(file_path(name), _FLAGS, dir_fd=home.fd)
         if length > BLOCK:
-            return _open_blocks(fd, ref, damaged)
+            return _open_blocks(Descriptor(fd), ref, damaged)
         try:
             data = read_file(fd, length, 0, extra=1, wait=wait)
         finally:
@@ -58,12 +58,11 @@ def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str]
     return None
 
 
-def _open_blocks(fd: int, ref: BodyRef, damaged: Callable[[str], None]) -> BodyReader | None:
-    reader = _Blocks(fd, ref, damaged)
+def _open_blocks(file: Descriptor, ref: BodyRef, damaged: Callable[[str], None]) -> BodyReader | None:
+    reader = _Blocks(file, ref, damaged)
     try:
-        reader.check()
+        reader.check(file)
     except BodyDamaged:
-        reader.close()
         return None
     return reader
 
@@ -85,19 +84,19 @@ class _Memory:
 class _Blocks:
     """Keeps the block read last, so that reading on in small pieces checks each block once."""
 
-    def __init__(self, fd: int, ref: BodyRef, damaged: Callable[[str], None]) -> None:
+    def __init__(self, file: Descriptor, ref: BodyRef, damaged: Callable[[str], None]) -> None:
         self.length = ref.length
-        self._fd = fd
+        self._file: Descriptor | None = file
         self._ref = ref
         self._damaged = damaged
         self._last = (-1, b"")
 
-    def check(self) -> None:
+    def check(self, file: Descriptor) -> None:
         """What can be checked before the first octet is given out.
 
         :raises BodyDamaged: it is not what was stored.
         """
-        if os.fstat(self._fd).st_size != self.length:
+        if os.fstat(file.number).st_size != self.length:
             raise self._damage()
         if self.length <= MEDIUM:
             for index in range(-(-self.length // BLOCK)):
@@ -117,9 +116,11 @@ class _Blocks:
         last, data = self._last
         if last == index:
             return data
+        if (file := self._file) is None:
+            raise ValueError("read of a closed body")
         size = min(BLOCK, self.length - index * BLOCK)
         try:
-            data = read_file(self._fd, size, index * BLOCK, wait=wait)
+            data = read_file(file.number, size, index * BLOCK, wait=wait)
         except BlockingIOError:
             raise
         except OSError as error:
@@ -130,11 +131,8 @@ class _Blocks:
         return data
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
+        self._file = None
         self._last = (-1, b"")
-        shut(fd)
-
-    __del__ = close
 
 
 def read_file(fd: int, size: int, offset: int, *, extra: int = 0, wait: bool = True) -> bytes:
