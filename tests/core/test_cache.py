@@ -17,6 +17,7 @@ from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.loops import in_thread
 from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
+from vllm_http_cache.storage.protocol import Record
 
 
 def test_a_miss_is_stored_and_then_hit(cache: Cache, storage: MemoryStorage) -> None:
@@ -75,6 +76,29 @@ def test_a_hit_whose_body_is_gone_is_a_miss(cache: Cache, storage: MemoryStorage
     storage.bodies.clear()
     assert fetch(cache, origin) == b"body" and len(origin) == 2
     assert fetch(cache, origin) == b"body" and len(origin) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("what", ["gone", "damaged"])
+async def test_a_loop_does_not_wait_for_a_record_to_be_dropped(
+    cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
+    await afetch(cache, origin)
+    if what == "gone":
+        storage.bodies.clear()
+    else:
+        storage.damaged_from = 300_000
+    threads: list[int] = []
+
+    def swap(key: str, seen: Record | None, record: Record) -> bool:
+        threads.append(threading.get_ident())
+        storage.damaged_from = None
+        return MemoryStorage.swap(storage, key, seen, record)
+
+    monkeypatch.setattr(storage, "swap", swap)
+    assert await afetch(cache, origin) == b"x" * 600_000
+    assert len(origin) == 2 and threads and threading.get_ident() not in threads
 
 
 def test_damage_found_while_reading_goes_on_with_a_request_of_its_own(cache: Cache, storage: MemoryStorage) -> None:

@@ -43,7 +43,7 @@ def once(call: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
 
 def read_some(download: Download, reader: Reader) -> bytes:
     """What there is before it breaks."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         try:
             data = download.take(reader)
