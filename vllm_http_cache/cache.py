@@ -147,8 +147,9 @@ class Cache:
 
     def forget_key(self, key: str) -> None:
         """The same by key."""
-        for download, whose in tuple(self._downloads.items()):
-            if whose == key:
+        for reference in self._downloads.keyrefs():  # which other threads may change meanwhile
+            download = reference()
+            if download is not None and self._downloads.get(download) == key:
                 download.disown()
         self.storage.forget(key)
 
@@ -160,7 +161,11 @@ class Cache:
         said: Any = None
         try:
             while True:
-                match step := way.send(said):
+                try:
+                    step = way.send(said)
+                except StopIteration as end:
+                    return course.end(end.value, CachedBody, partial(self.fetch, course.request, send, course.caller))
+                match step:
                     case steps.Forward(sent):
                         said = course.forward(send, sent)
                     case steps.Enter(flight):
@@ -176,8 +181,6 @@ class Cache:
                         self._later(later, send)
                     case _:
                         said = course.storage_step(step)
-        except StopIteration as end:
-            return course.end(end.value, CachedBody, partial(self.fetch, course.request, send, course.caller))
         except BaseException:
             if (source := course.give_up()) is not None:
                 source.close()
@@ -189,7 +192,12 @@ class Cache:
         said: Any = None
         try:
             while True:
-                match step := way.send(said):
+                try:
+                    step = way.send(said)
+                except StopIteration as end:
+                    again = partial(self.afetch, course.request, send, course.caller)
+                    return course.end(end.value, AsyncCachedBody, again)
+                match step:
                     case steps.Forward(sent):
                         said = await course.aforward(send, sent)
                     case steps.Enter(flight):
@@ -210,8 +218,6 @@ class Cache:
                             said = await in_thread(course.storage_step, step)
                     case _:
                         said = await in_thread(course.storage_step, step)
-        except StopIteration as end:
-            return course.end(end.value, AsyncCachedBody, partial(self.afetch, course.request, send, course.caller))
         except BaseException:
             if (source := course.give_up()) is not None:
                 with anyio.CancelScope(shield=True), suppress(Exception):
@@ -324,6 +330,9 @@ class Cache:
         """In a child process: what is under way belongs to the parent."""
         self.flights.reset()
         self.hits.reset()
+        for download in self._downloads:
+            download.forked()
+        self._downloads = WeakKeyDictionary()
         self._background.clear()
         self._ticker = Ticker()
         self._lock = threading.Lock()

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -27,7 +28,8 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("vllm_http_cache threads")
 class Bell(Protocol):
     """Wakes one waiter, once; from any thread."""
 
-    def ring(self) -> None: ...
+    def ring(self) -> bool:
+        """False: the waiter's loop has ended, and nobody hears it."""
 
 
 class ThreadBell:
@@ -38,8 +40,9 @@ class ThreadBell:
     def __init__(self) -> None:
         self._event = threading.Event()
 
-    def ring(self) -> None:
+    def ring(self) -> bool:
         self._event.set()
+        return True
 
     def wait(self, timeout: float | None) -> bool:
         """Whether it rang within *timeout* seconds."""
@@ -58,18 +61,18 @@ class TaskBell(Bell, Protocol):
 
 
 class _AsyncioBell:
-    __slots__ = ("_future", "_loop")
+    __slots__ = ("_future", "_loop", "_soon")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._soon = _scheduler()
         self._future: asyncio.Future[bool] = loop.create_future()
 
-    def ring(self) -> None:
-        if self._loop is _asyncio_loop():
-            self._set(True)  # waking a loop from within would cost a system call
-        else:
-            with suppress(RuntimeError):  # it has been closed
-                self._loop.call_soon_threadsafe(self._set, True)
+    def ring(self) -> bool:
+        if self._loop is not _asyncio_loop():
+            return self._soon(partial(self._set, True))
+        self._set(True)  # waking a loop from within would cost a system call
+        return True
 
     def _set(self, rang: bool) -> None:
         if not self._future.done():
@@ -91,8 +94,8 @@ class _TrioBell:
         self._event = anyio.Event()
         self._soon = _scheduler()
 
-    def ring(self) -> None:
-        self._soon(self._event.set)
+    def ring(self) -> bool:
+        return self._soon(self._event.set)
 
     async def wait(self, timeout: float | None) -> bool:
         with anyio.move_on_after(timeout):

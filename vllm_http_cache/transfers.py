@@ -146,6 +146,13 @@ class PulledDownload(Download):
             if self._ended:
                 self._source.close()
 
+    def _interrupted(self) -> None:
+        """Whoever received has broken off anywhere: what is in the tail may not be what came."""
+        with self._lock:
+            if not self._ended:
+                self._tail.clear()
+        self._fail(Broken("the reader was interrupted"))
+
     def tick(self) -> bool:
         """Write what has come when nothing comes after it. False: there will be nothing more to write."""
         if self._is_due():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import anyio
 import anyio.lowlevel
@@ -14,7 +14,6 @@ import pytest
 from tests.core.memory import MemoryStorage
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok, status, whole
 from vllm_http_cache import Cache, CacheOptions
-from vllm_http_cache.loops import in_thread
 from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
 from vllm_http_cache.storage.protocol import Record
@@ -286,30 +285,6 @@ def test_without_threads_there_are_answers_all_the_same(cache: Cache, monkeypatc
     cache.close()
 
 
-@pytest.mark.anyio
-async def test_without_threads_a_loop_waits_itself(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run_sync(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
-    origin = Origin(ok(b"x" * 3_000_000, cache_control="max-age=60"))
-    assert [await afetch(cache, origin) for _ in range(2)] == [b"x" * 3_000_000] * 2
-    assert len(origin) == 1
-
-
-@pytest.mark.anyio
-async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
-    calls: list[int] = []
-
-    def call(number: int) -> None:
-        calls.append(number)
-        raise RuntimeError("its own")
-
-    with pytest.raises(RuntimeError, match="its own"):
-        await in_thread(call, 1)
-    assert calls == [1]
-
-
 # In the background.
 
 
@@ -371,6 +346,32 @@ async def test_closing_cancels_what_runs_in_the_background(cache: Cache, storage
             await anyio.sleep(0.001)
         await cache.aclose()
     assert not cache._background and nothing_left(cache, storage)
+
+
+class Failing:
+    """Metrics that cannot be written."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def fail(*_: object, **__: object) -> None:
+            if name == "answered":
+                raise OSError("metrics")
+
+        return fail
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("control", ["no-store", "max-age=60"])
+async def test_metrics_that_fail_leave_nothing_open(storage: MemoryStorage, control: str) -> None:
+    cache = Cache(storage, metrics=Failing())  # type: ignore[arg-type]
+    origin = Origin(ok(cache_control=control))
+    with pytest.raises(OSError, match="metrics"):
+        await cache.afetch(get(), origin.asend)
+    with pytest.raises(OSError, match="metrics"):
+        await anyio.to_thread.run_sync(cache.fetch, get("http://origin.test/b"), origin.send)
+    with anyio.fail_after(10):
+        while not (all(body.closed for body in origin.bodies) and nothing_left(cache, storage)):
+            await anyio.sleep(0.001)
+    assert len(origin.bodies) == 2
 
 
 def test_a_body_thrown_away_unread_stops_its_download(cache: Cache, storage: MemoryStorage) -> None:

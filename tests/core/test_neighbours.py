@@ -11,13 +11,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.core.memory import MemoryStorage
+from tests.core.memory import MemoryStorage, MemoryWriter
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, CacheOptions, boarding
 from vllm_http_cache.bodies import ForeignSupply
 from vllm_http_cache.downloads import Broken
-from vllm_http_cache.rfc9111.message import Fields, Request, StoredResponse
+from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request, StoredResponse
 from vllm_http_cache.wire import Caller
 
 CALLERS = 10
@@ -179,6 +179,21 @@ def test_an_invalidation_reaches_what_is_under_way(cache: Cache) -> None:
     assert fetch(cache, origin) == b"v2"
     assert whole(slow) == b"v1"
     assert fetch(cache, origin) == b"v2" and len(origin) == 3
+
+
+def test_an_invalidation_reaches_what_is_being_committed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = MemoryWriter.commit
+
+    def invalidated(writer: MemoryWriter) -> BodyRef | None:
+        ref = commit(writer)
+        cache.forget(get().uri)
+        return ref
+
+    monkeypatch.setattr(MemoryWriter, "commit", invalidated)
+    origin = Origin(ok(b"v1", cache_control=FRESH))
+    fetch(cache, origin)
+    origin.answer = lambda _: ok(b"v2", cache_control=FRESH)
+    assert fetch(cache, origin) == b"v2"
 
 
 def test_a_veto_reaches_what_is_under_way(cache: Cache, storage: MemoryStorage) -> None:
