@@ -81,7 +81,7 @@ class Line:
         if self._reading_paused:
             self._reading_paused = False
             if self._feeding is None and self._body is not None:
-                self._feeding = _kept(self._loop.create_task(self._feed(True)))
+                self._feeding = _kept(asyncio.Task(self._feed(True), loop=self._loop))
 
     # The parser's part.
 
@@ -110,7 +110,7 @@ class Line:
                 data = self._body.ready()
                 if data is None:
                     if not wait:
-                        self._feeding = _kept(self._loop.create_task(self._feed(True)))
+                        self._feeding = _kept(asyncio.Task(self._feed(True), loop=self._loop))
                         return
                     data = await self._body.read()
                 if not data:

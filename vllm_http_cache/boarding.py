@@ -84,8 +84,8 @@ class Boarding:
                 if timeout is not None:
                     self.outcome = self._timed_out()
                     seat.abandon()
-                else:
-                    seat.finish()
+                else:  # the others have waited as long
+                    seat.disperse(remember=False)
                 return
             yield pause
             waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)

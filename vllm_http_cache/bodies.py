@@ -104,6 +104,8 @@ class StoredSupply(EmptySupply):
         try:
             data = self._reader.read(self._offset, size, wait=wait)
         except BodyDamaged as damage:
+            if not wait:
+                raise BlockingIOError from damage
             self._drop()
             raise Broken(str(damage)) from damage
         self._offset += len(data)

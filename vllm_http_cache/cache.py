@@ -152,8 +152,9 @@ class Cache:
     def forget_key(self, key: str) -> None:
         """The same by key."""
         self.forgotten.note(key)
-        for download, whose in tuple(self._downloads.items()):
-            if whose == key:
+        for reference in self._downloads.keyrefs():  # which other threads may change meanwhile
+            download = reference()
+            if download is not None and self._downloads.get(download) == key:
                 download.disown()
         self.storage.forget(key)
 
@@ -165,7 +166,11 @@ class Cache:
         said: Any = None
         try:
             while True:
-                match step := way.send(said):
+                try:
+                    step = way.send(said)
+                except StopIteration as end:
+                    return course.end(end.value, CachedBody, partial(self.fetch, course.request, send, course.caller))
+                match step:
                     case steps.Forward(sent):
                         said = course.forward(send, sent)
                     case steps.Enter(flight):
@@ -181,8 +186,6 @@ class Cache:
                         self._later(later, send)
                     case _:
                         said = course.storage_step(step)
-        except StopIteration as end:
-            return course.end(end.value, CachedBody, partial(self.fetch, course.request, send, course.caller))
         except BaseException:
             if (source := course.give_up()) is not None:
                 source.close()
@@ -194,7 +197,12 @@ class Cache:
         said: Any = None
         try:
             while True:
-                match step := way.send(said):
+                try:
+                    step = way.send(said)
+                except StopIteration as end:
+                    again = partial(self.afetch, course.request, send, course.caller)
+                    return course.end(end.value, AsyncCachedBody, again)
+                match step:
                     case steps.Forward(sent):
                         said = await course.aforward(send, sent)
                     case steps.Enter(flight):
@@ -215,8 +223,6 @@ class Cache:
                             said = await in_thread(course.storage_step, step)
                     case _:
                         said = await in_thread(course.storage_step, step)
-        except StopIteration as end:
-            return course.end(end.value, AsyncCachedBody, partial(self.afetch, course.request, send, course.caller))
         except BaseException:
             if (source := course.give_up()) is not None:
                 with anyio.CancelScope(shield=True), suppress(Exception):
@@ -244,7 +250,10 @@ class Cache:
         if self._may_begin(request.uri):
             thread = threading.Thread(target=run, name="vllm-http-cache validation", daemon=True)
             self._background[request.uri] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # there are no more threads: another request validates
+                self._background.pop(request.uri, None)
 
     def _alater(self, request: Request, send: AsyncSend) -> None:
         """Validate in a task."""
@@ -327,6 +336,9 @@ class Cache:
         self.flights.reset()
         self.forgotten.reset()
         self.hits.reset()
+        for download in self._downloads:
+            download.forked()
+        self._downloads = WeakKeyDictionary()
         self._background.clear()
         self._ticker = Ticker()
         self._lock = threading.Lock()

@@ -82,6 +82,8 @@ class Course:
                     return None
                 damaged = partial(self._cache.drop, stored.uri, key, ref, "damaged")
                 if (reader := storage.open_body(ref, wait=wait)) is None:
+                    if not wait:
+                        raise BlockingIOError
                     damaged()
                     return None
                 self._supply = StoredSupply(reader, damaged)

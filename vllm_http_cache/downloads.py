@@ -14,8 +14,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from .coding import CodingCheck
 from .loops import ThreadBell, task_bell
@@ -31,8 +31,11 @@ __all__ = ["CHUNK", "PACE", "Broken", "Download", "Reader"]
 
 log = logging.getLogger("vllm_http_cache")
 
+B = TypeVar("B", bound="Bell")
+
 LARGE = 16 * 1024  # octets of a chunk from which on copying it costs more than writing it alone
 CHUNK = 256 * 1024  # octets read back at once
+LOOK = 1.0  # seconds between looks whether anybody still receives
 PACE = 0.05  # seconds after which the octets of a slow body are written without waiting for more
 
 
@@ -93,8 +96,7 @@ class Download:
         self._prefix = prefix
         self._publish = publish
         self._seat = seat
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()  # a cancelled task leaves its thread behind, still writing
+        self._make_locks()
         self._tail: deque[bytes] = deque()
         self._tail_start = prefix  # offset of the tail's first octet
         self._on_disk = prefix  # octets that can be read from _written; short of the tail once there is no room
@@ -106,6 +108,18 @@ class Download:
         self._readers: list[Reader] = []
         self._clock = clock
         self._began = self._flushed = clock()
+
+    def _make_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()  # a cancelled task leaves its thread behind, still writing
+        self._keeping = threading.Lock()  # it is put on record before it is disowned, or not at all
+
+    def forked(self) -> None:
+        """In a child process: it goes on in the parent only. Another thread may have held any lock."""
+        self._make_locks()
+        self._seat = None
+        if not self._ended:
+            self._ended, self._error = True, Broken("the process was forked while it was receiving this body")
 
     # The readers' side.
 
@@ -135,11 +149,14 @@ class Download:
             if self._deserted or any(not other.lost for other in self._readers):
                 return
             self._deserted = True
+        if self._seat is not None:  # its source may not notice for long
+            self._seat.abandon()
         self._cancel()
 
     def disown(self) -> None:
         """What comes is out of date, or of no use: those who read it go on, but nobody joins, and it is not kept."""
-        self._disowned = True
+        with self._keeping:
+            self._disowned = True
         if self._seat is not None:
             self._seat.finish()
 
@@ -184,11 +201,13 @@ class Download:
         return b"" if self._ended else None
 
     def _from_tail(self, offset: int) -> bytes | None:
-        start = self._received
-        for chunk in reversed(self._tail):  # most want the last one
+        """All there is of it from *offset* on."""
+        start, pieces = self._received, []
+        for chunk in reversed(self._tail if offset < start else ()):  # most want the last one
             start -= len(chunk)
-            if start <= offset < start + len(chunk):
-                return chunk[offset - start :] if offset > start else chunk
+            pieces.append(chunk[max(0, offset - start) :])
+            if start <= offset:
+                return b"".join(reversed(pieces))
         return None
 
     def _trim(self) -> bool:
@@ -216,7 +235,8 @@ class Download:
             if self._ended:
                 return
             self._write_tail()
-            if self._publish is None or self._writer is None or self._disowned or self._clock() - self._began < PACE:
+            unwanted = self._disowned or self._deserted or self._writer is None
+            if unwanted or self._publish is None or self._clock() - self._began < PACE:
                 return
             publish, self._publish = self._publish, None
             publish()
@@ -233,19 +253,28 @@ class Download:
         if writer is None or not chunks:
             return
         size = sum(map(len, chunks))
-        stored = True
-        for data in chunks if size >= len(chunks) * LARGE else (b"".join(chunks),):
-            if self._coding is not None:
-                self._coding.feed(data)
-            stored = stored and writer.write(data)
+        stored = None
+        try:
+            pieces = chunks if size >= len(chunks) * LARGE else (b"".join(chunks),)
+            stored = all(self._store(writer, data) for data in pieces)
+        finally:
+            if not stored:
+                self._store_no_more(writer, remember=stored is False)
         self._flushed = self._clock()
-        with self._lock:
-            if stored:
+        if stored:
+            with self._lock:
                 self._tail_start += size
                 self._on_disk = self._tail_start
                 for _ in chunks:
                     self._tail.popleft()
-                return
+
+    def _store(self, writer: BodyWriter, data: bytes) -> bool:
+        if self._coding is not None:
+            self._coding.feed(data)
+        return writer.write(data)
+
+    def _store_no_more(self, writer: BodyWriter, *, remember: bool) -> None:
+        with self._lock:
             self._writer = None
             for reader in self._readers[1:]:
                 reader.lost = True
@@ -253,7 +282,7 @@ class Download:
             self._trim()
         writer.abort()
         if self._seat is not None:
-            self._seat.disperse(remember=True)
+            self._seat.disperse(remember=remember)
 
     def _finish(self) -> None:
         """The source says that the body is whole."""
@@ -277,9 +306,11 @@ class Download:
         if self._disowned or not (self._coding is None or self._coding.finished()):
             writer.abort()
             return
-        self.ref = writer.commit()
-        if self.ref is not None:
-            self._keep(self.ref)
+        ref = writer.commit()
+        with self._keeping:
+            if ref is not None and not self._disowned:
+                self.ref = ref
+                self._keep(ref)
 
     def _fail(self, error: Broken) -> None:
         with self._writing:
@@ -321,18 +352,24 @@ class Download:
 
         :raises Exception: the caller's time-out error.
         """
-        bell = ThreadBell()
-        if self._hang(reader, bell):
-            self._stir()
-            if not bell.wait(caller.timeout):
-                raise caller.timed_out()
+        for bell, seconds in self._bells(reader, caller, ThreadBell):
+            if bell.wait(seconds):
+                return
 
     async def await_more(self, reader: Reader, caller: Caller) -> None:
         """The same for a task."""
-        bell = task_bell()
-        if self._hang(reader, bell):
+        for bell, seconds in self._bells(reader, caller, task_bell):
+            if await bell.wait(seconds):
+                return
+
+    def _bells(self, reader: Reader, caller: Caller, make: Callable[[], B]) -> Iterator[tuple[B, float]]:
+        """Bells to wait for, and for how long: now and then it is seen whether anybody still receives."""
+        left = caller.timeout
+        while self._hang(reader, bell := make()):
             self._stir()
-            if not await bell.wait(caller.timeout):
+            yield bell, LOOK if left is None else min(left, LOOK)
+            self.bury()
+            if left is not None and (left := left - LOOK) <= 0:
                 raise caller.timed_out()
 
     def _stir(self) -> None:

@@ -31,7 +31,7 @@ UNSHAREABLE_FLIGHTS = 4096
 
 
 class Ticket:
-    """A follower's place in the queue. ``outcome`` is set before the bell rings: a Seat leads, a Landing may be joined."""
+    """A follower's place in the queue. A Seat as its ``outcome`` leads, a Landing may be joined."""
 
     __slots__ = ("bell", "flight", "outcome")
 
@@ -91,10 +91,11 @@ class Seat(Lead):
             self._flights._promote(self._flight)
 
     def _end(self) -> bool:
-        ended, self.taken = self.taken, True
-        if self.claim is not None:
-            self.claim.release()
-            self.claim = None
+        with self._flights._lock:
+            ended, self.taken = self.taken, True
+            claim, self.claim = self.claim, None
+        if claim is not None:
+            claim.release()
         return not ended
 
 
@@ -168,15 +169,19 @@ class Flights:
     def _promote(self, flight: _Flight) -> None:
         with self._lock:
             flight.landing = None
-            if flight.queue:
-                self._tell(flight.queue.popleft(), Seat(self, flight))
-            elif self._flights.get(flight.key) is flight:
+            while flight.queue:
+                ticket = flight.queue.popleft()
+                if self._tell(ticket, Seat(self, flight)):
+                    return
+                ticket.outcome = Alone()  # nobody heard it: it is the next one's turn
+            if self._flights.get(flight.key) is flight:
                 del self._flights[flight.key]
 
     def _tell_all(self, flight: _Flight, outcome: Any) -> None:
         while flight.queue:
             self._tell(flight.queue.popleft(), outcome)
 
-    def _tell(self, ticket: Ticket, outcome: Any) -> None:
+    def _tell(self, ticket: Ticket, outcome: Any) -> bool:
+        """Whether it can be heard."""
         ticket.outcome = outcome
-        ticket.bell.ring()
+        return ticket.bell.ring()

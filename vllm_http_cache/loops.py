@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -27,7 +28,8 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("vllm_http_cache threads")
 class Bell(Protocol):
     """Wakes one waiter, once; from any thread."""
 
-    def ring(self) -> None: ...
+    def ring(self) -> bool:
+        """False: the waiter's loop has ended, and nobody hears it."""
 
 
 class ThreadBell:
@@ -38,8 +40,9 @@ class ThreadBell:
     def __init__(self) -> None:
         self._event = threading.Event()
 
-    def ring(self) -> None:
+    def ring(self) -> bool:
         self._event.set()
+        return True
 
     def wait(self, timeout: float | None) -> bool:
         """Whether it rang within *timeout* seconds."""
@@ -58,18 +61,18 @@ class TaskBell(Bell, Protocol):
 
 
 class _AsyncioBell:
-    __slots__ = ("_future", "_loop")
+    __slots__ = ("_future", "_loop", "_soon")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._soon = _scheduler()
         self._future: asyncio.Future[bool] = loop.create_future()
 
-    def ring(self) -> None:
-        if self._loop is _asyncio_loop():
-            self._set(True)  # waking a loop from within would cost a system call
-        else:
-            with suppress(RuntimeError):  # it has been closed
-                self._loop.call_soon_threadsafe(self._set, True)
+    def ring(self) -> bool:
+        if self._loop is not _asyncio_loop():
+            return self._soon(partial(self._set, True))
+        self._set(True)  # waking a loop from within would cost a system call
+        return True
 
     def _set(self, rang: bool) -> None:
         if not self._future.done():
@@ -91,8 +94,8 @@ class _TrioBell:
         self._event = anyio.Event()
         self._soon = _scheduler()
 
-    def ring(self) -> None:
-        self._soon(self._event.set)
+    def ring(self) -> bool:
+        return self._soon(self._event.set)
 
     async def wait(self, timeout: float | None) -> bool:
         with anyio.move_on_after(timeout):
@@ -162,22 +165,47 @@ def spawn(work: Callable[[], Awaitable[None]]) -> Task:
 
         trio.lowlevel.spawn_system_task(run)
         return Task(scope, schedule, lambda: not schedule(lambda: None))
-    task = loop.create_task(run())
-    _running.add(task)
-    task.add_done_callback(_running.discard)
+    _end_lost()
+    running = _running.setdefault(loop, {})
+    task = asyncio.Task(coroutine := run(), loop=loop)  # not by the loop's factory: it may be an eager one
+    running[task] = coroutine
+    task.add_done_callback(running.pop)
     return Task(scope, schedule, loop.is_closed)
 
 
-_running: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+def _end_lost() -> None:
+    """Have the tasks whose loop was closed let go of what they hold."""
+    for loop in tuple(_running):
+        if loop.is_closed():
+            for coroutine in _running.pop(loop, {}).values():
+                with suppress(Exception):  # from a scope that its loop is missing
+                    coroutine.close()
+
+
+# By loop, which keeps only weak references to its tasks.
+_running: dict[asyncio.AbstractEventLoop, dict[asyncio.Task[None], Coroutine[Any, Any, None]]] = {}
 
 
 async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
     """Run a call that may wait for the disk, in a thread; it runs to its end even when the caller is cancelled.
 
-    The threads are our own in number: others' may all be waiting for what is to be done here.
+    The threads are our own in number: others' may all be waiting for what is to be done here. Where none can be
+    started the loop itself has to wait.
     """
+    begun = False
+
+    def run() -> T:
+        nonlocal begun
+        begun = True
+        return call(*arguments)
+
     try:
         limiter = _limiter.get()
     except LookupError:
         _limiter.set(limiter := anyio.CapacityLimiter(THREADS))
-    return await anyio.to_thread.run_sync(call, *arguments, limiter=limiter)
+    try:
+        return await anyio.to_thread.run_sync(run, limiter=limiter)
+    except RuntimeError:
+        if begun:
+            raise
+        return run()

@@ -127,23 +127,31 @@ class PulledDownload(Download):
 
     def _receive_one(self) -> None:
         try:
-            chunk = self._source.read()
-        except Exception as error:
-            self._fail(Broken(str(error), error))
-            self._source.close()
-        except BaseException:
-            self._fail(Broken("the reader was interrupted"))
-            self._source.close()
-            raise
-        else:
+            try:
+                chunk = self._source.read()
+            except Exception as error:
+                self._fail(Broken(str(error), error))
+                return
             if not chunk:
                 self._finish()
-                self._source.close()
                 return
             if self._receive(chunk):
                 self._flush()
             if self._publish is not None:
                 self._ticker.watch(self)
+        except BaseException:  # a signal's handler raises between any two of these steps
+            self._interrupted()
+            raise
+        finally:
+            if self._ended:
+                self._source.close()
+
+    def _interrupted(self) -> None:
+        """Whoever received has broken off anywhere: what is in the tail may not be what came."""
+        with self._lock:
+            if not self._ended:
+                self._tail.clear()
+        self._fail(Broken("the reader was interrupted"))
 
     def tick(self) -> bool:
         """Write what has come when nothing comes after it. False: there will be nothing more to write."""
@@ -183,8 +191,8 @@ class PumpedDownload(Download):
         super().__init__(*rest, **more)
         self._source = source
         self._room, self._due = task_bell(), task_bell()
-        self._task = spawn(self._pump)
         self._scribe: Task | None = None
+        self._task = spawn(self._pump)
 
     def joinable(self) -> bool:
         return super().joinable() and not self._task.is_lost()
@@ -208,13 +216,14 @@ class PumpedDownload(Download):
             if self._scribe is not None:
                 self._scribe.cancel()
             end = self._finish if error is None else partial(self._fail, error)
-            with anyio.CancelScope(shield=True):
-                try:
-                    with suppress(Exception):
-                        await self._source.aclose()
-                    await in_thread(end)
-                finally:
-                    end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun
+            try:
+                if not self._task.is_lost():  # otherwise nothing can be awaited
+                    with anyio.CancelScope(shield=True):
+                        with suppress(Exception):
+                            await self._source.aclose()
+                        await in_thread(end)
+            finally:
+                end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun
 
     async def _write(self) -> None:
         """Write what is due, and what has come when nothing comes after it: other processes may be waiting."""
@@ -222,7 +231,10 @@ class PumpedDownload(Download):
             await self._due.wait(PACE)
             self._due = task_bell()
             if self._is_due():
-                await in_thread(self._flush)
+                try:
+                    await in_thread(self._flush)
+                except Exception:
+                    log.exception("a body could not be written")
             self._room.ring()
 
     async def _wait_for_room(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,25 @@ def test_miss_then_hit(origin: Origin, files: Cache, size: int) -> None:
 
     run(main)
     assert origin.count() == 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
+def test_a_loop_may_begin_its_tasks_at_once(origin: Origin, files: Cache) -> None:
+    octets = bytes(range(256)) * 10_000
+    url = origin.on("/", Answer(200, KEPT, octets))
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        async with asyncio.timeout(10), session_on(files) as session:
+            for what in ("fwd=uri-miss", "hit"):
+                async with session.get(url) as response:
+                    got = b""
+                    while piece := await response.content.read(10_000):
+                        got += piece
+                        await asyncio.sleep(0)
+                    assert got == octets and what in status(response)
+
+    run(main)
 
 
 def test_coded_is_stored_coded(origin: Origin, files: Cache) -> None:

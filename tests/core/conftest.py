@@ -1,6 +1,9 @@
+from collections.abc import Iterator
+
 import pytest
 
 from tests.core.memory import MemoryStorage
+from tests.core.receiving import Kept
 from tests.core.scripted import Clock
 from vllm_http_cache import Cache
 
@@ -23,3 +26,10 @@ def storage() -> MemoryStorage:
 @pytest.fixture
 def cache(storage: MemoryStorage, clock: Clock) -> Cache:
     return Cache(storage, clock=clock)
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    kept = Kept()
+    yield kept
+    kept.ticker.stop(5)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from tests.core.memory import MemoryStorage
@@ -15,6 +16,7 @@ from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothi
 from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
+from vllm_http_cache.storage.protocol import Record
 
 
 def test_a_miss_is_stored_and_then_hit(cache: Cache, storage: MemoryStorage) -> None:
@@ -73,6 +75,29 @@ def test_a_hit_whose_body_is_gone_is_a_miss(cache: Cache, storage: MemoryStorage
     storage.bodies.clear()
     assert fetch(cache, origin) == b"body" and len(origin) == 2
     assert fetch(cache, origin) == b"body" and len(origin) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("what", ["gone", "damaged"])
+async def test_a_loop_does_not_wait_for_a_record_to_be_dropped(
+    cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
+    await afetch(cache, origin)
+    if what == "gone":
+        storage.bodies.clear()
+    else:
+        storage.damaged_from = 300_000
+    threads: list[int] = []
+
+    def swap(key: str, seen: Record | None, record: Record) -> bool:
+        threads.append(threading.get_ident())
+        storage.damaged_from = None
+        return MemoryStorage.swap(storage, key, seen, record)
+
+    monkeypatch.setattr(storage, "swap", swap)
+    assert await afetch(cache, origin) == b"x" * 600_000
+    assert len(origin) == 2 and threads and threading.get_ident() not in threads
 
 
 def test_damage_found_while_reading_goes_on_with_a_request_of_its_own(cache: Cache, storage: MemoryStorage) -> None:
@@ -291,6 +316,24 @@ def test_stale_while_revalidate_in_a_thread(cache: Cache, clock: Clock) -> None:
     assert len(origin) == 2
 
 
+def test_without_threads_the_next_request_validates(
+    cache: Cache, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
+    fetch(cache, origin)
+    clock.now += 5
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert fetch(cache, origin) == b"old" and len(origin) == 1
+    assert fetch(cache, origin) == b"old"
+    cache.close()
+    assert len(origin) == 2 and not cache._background
+
+
 @pytest.mark.anyio
 async def test_closing_cancels_what_runs_in_the_background(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
     origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
@@ -303,6 +346,32 @@ async def test_closing_cancels_what_runs_in_the_background(cache: Cache, storage
             await anyio.sleep(0.001)
         await cache.aclose()
     assert not cache._background and nothing_left(cache, storage)
+
+
+class Failing:
+    """Metrics that cannot be written."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def fail(*_: object, **__: object) -> None:
+            if name == "answered":
+                raise OSError("metrics")
+
+        return fail
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("control", ["no-store", "max-age=60"])
+async def test_metrics_that_fail_leave_nothing_open(storage: MemoryStorage, control: str) -> None:
+    cache = Cache(storage, metrics=Failing())  # type: ignore[arg-type]
+    origin = Origin(ok(cache_control=control))
+    with pytest.raises(OSError, match="metrics"):
+        await cache.afetch(get(), origin.asend)
+    with pytest.raises(OSError, match="metrics"):
+        await anyio.to_thread.run_sync(cache.fetch, get("http://origin.test/b"), origin.send)
+    with anyio.fail_after(10):
+        while not (all(body.closed for body in origin.bodies) and nothing_left(cache, storage)):
+            await anyio.sleep(0.001)
+    assert len(origin.bodies) == 2
 
 
 def test_a_body_thrown_away_unread_stops_its_download(cache: Cache, storage: MemoryStorage) -> None:

@@ -4,137 +4,17 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 import anyio
 import pytest
 
-from tests.core.memory import MemoryStorage
+from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
 from tests.storage.helpers import eventually
-from vllm_http_cache.coding import CodingCheck, coding_check
+from vllm_http_cache.coding import coding_check
 from vllm_http_cache.downloads import Broken, Download, Reader
-from vllm_http_cache.rfc9111.message import BodyRef, Fields
-from vllm_http_cache.transfers import PulledDownload, PumpedDownload, Ticker
+from vllm_http_cache.rfc9111.message import Fields
+from vllm_http_cache.transfers import PumpedDownload
 from vllm_http_cache.wire import Caller
-
-
-class Source:
-    """Gives the scripted chunks; an exception among them is raised."""
-
-    def __init__(self, chunks: Iterable[bytes | Exception]) -> None:
-        self.chunks = list(chunks)
-        self.given = 0
-        self.closed = False
-
-    def read(self) -> bytes:
-        if not self.chunks:
-            return b""
-        chunk = self.chunks.pop(0)
-        if isinstance(chunk, Exception):
-            raise chunk
-        self.given += 1
-        return chunk
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class AsyncSource:
-    """The same, each chunk once its turn is allowed."""
-
-    def __init__(self, chunks: Iterable[bytes | Exception], held: bool = False) -> None:
-        self._source = Source(chunks)
-        self.gate = anyio.Event()
-        if not held:
-            self.gate.set()
-
-    @property
-    def closed(self) -> bool:
-        return self._source.closed
-
-    @property
-    def given(self) -> int:
-        return self._source.given
-
-    async def read(self) -> bytes:
-        await self.gate.wait()
-        await anyio.lowlevel.checkpoint()
-        return self._source.read()
-
-    async def aclose(self) -> None:
-        self._source.close()
-
-
-class Kept:
-    """Collects what a download puts on record."""
-
-    def __init__(self) -> None:
-        self.storage = MemoryStorage()
-        self.refs: list[BodyRef] = []
-        self.ticker = Ticker()
-        self.shown = 0
-
-    def pulled(
-        self, source: Source, length: int | None = None, coding: CodingCheck | None = None, **more: Any
-    ) -> PulledDownload:
-        return PulledDownload(self.ticker, source, *self._rest(length, coding), **more)
-
-    def pumped(self, source: AsyncSource, length: int | None = None) -> PumpedDownload:
-        return PumpedDownload(source, *self._rest(length, None))
-
-    def _rest(self, length: int | None, coding: CodingCheck | None) -> tuple[object, ...]:
-        writer = self.storage.create_body("k", length)
-        return writer, length, coding, self.refs.append, self._show, None
-
-    def _show(self) -> None:
-        self.shown += 1
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [self.storage.bodies[ref.name] for ref in self.refs]
-
-
-@pytest.fixture
-def kept() -> Iterator[Kept]:
-    kept = Kept()
-    yield kept
-    kept.ticker.stop(5)
-
-
-def attached(download: Download) -> Reader:
-    reader = download.attach()
-    assert reader is not None
-    return reader
-
-
-def read_all(download: Download, reader: Reader, caller: Caller = Caller()) -> bytes:
-    parts = []
-    for _ in range(10_000):
-        data = download.take(reader)
-        if data is None:
-            download.wait(reader, caller)
-        elif data:
-            parts.append(data)
-        else:
-            return b"".join(parts)
-    raise AssertionError("endless")
-
-
-async def aread_all(download: Download, reader: Reader) -> bytes:
-    parts = []
-    for _ in range(10_000):
-        data = download.take(reader)
-        if data is None:
-            await download.await_more(reader, Caller())
-        elif data:
-            parts.append(data)
-        else:
-            return b"".join(parts)
-    raise AssertionError("endless")
-
-
-CHUNKS = [bytes([n]) * 100_000 for n in range(10)]
 
 
 def test_a_reader_gets_each_chunk_as_it_comes(kept: Kept) -> None:
@@ -204,6 +84,27 @@ def test_a_slow_reader_holds_nobody_back(kept: Kept) -> None:
     assert read_all(download, slow) == b"".join(CHUNKS)
 
 
+def test_a_reader_who_lags_behind_small_chunks_takes_them_together(kept: Kept) -> None:
+    download = kept.pulled(Source([bytes([n % 256]) for n in range(1000)]), clock=lambda: 0.0)
+    fast, slow = attached(download), attached(download)
+    assert len(first := take_ready(download, fast, 100)) == 100
+    takes = take_ready(download, slow, 100)
+    assert b"".join(takes) == b"".join(first) and len(takes) == 1
+    assert read_all(download, slow) == b"".join(bytes([n % 256]) for n in range(100, 1000))
+
+
+def take_ready(download: Download, reader: Reader, octets: int) -> list[bytes]:
+    """So many octets, in the pieces that are given."""
+    pieces: list[bytes] = []
+    while sum(map(len, pieces)) < octets:
+        piece = download.take(reader)
+        if piece is None:
+            download.wait(reader, Caller())
+        else:
+            pieces.append(piece)
+    return pieces
+
+
 def test_memory_holds_no_more_than_the_tail_and_a_chunk(kept: Kept) -> None:
     download = kept.pulled(Source(CHUNKS))
     slow, fast = attached(download), attached(download)
@@ -213,19 +114,6 @@ def test_memory_holds_no_more_than_the_tail_and_a_chunk(kept: Kept) -> None:
             pass
         assert sum(map(len, download._tail)) < Download.tail + len(CHUNKS[0])
     download.detach(slow)
-
-
-class Pausing(Source):
-    """Gives its first chunk at once, and the rest when it may."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        super().__init__(chunks)
-        self.go_on = threading.Event()
-
-    def read(self) -> bytes:
-        if self.given:
-            assert self.go_on.wait(10)
-        return super().read()
 
 
 @pytest.mark.parametrize("first", [10, Download.tail + 1])

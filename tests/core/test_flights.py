@@ -74,6 +74,25 @@ def test_abandon_wakes_exactly_one_who_then_leads(flights: Flights) -> None:
     assert isinstance(second.outcome, Again)
 
 
+class Deaf:
+    """The bell of a loop that has been closed."""
+
+    def ring(self) -> bool:
+        return False
+
+
+def test_a_follower_who_cannot_hear_is_passed_over(flights: Flights) -> None:
+    seat, gone, second = lead(flights), flights.enter("k", Deaf()), follow(flights)
+    assert isinstance(gone, Ticket)
+    seat.abandon()
+    assert isinstance(second.outcome, Seat) and rung(second)
+    assert isinstance(flights.collect(gone), Alone)
+    second.outcome.finish()
+    seat, gone = lead(flights), flights.enter("k", Deaf())
+    seat.abandon()
+    assert len(flights) == 0
+
+
 def test_a_follower_who_waits_no_longer_is_not_woken(flights: Flights) -> None:
     seat, first, second = lead(flights), follow(flights), follow(flights)
     assert flights.collect(first) is None

@@ -11,12 +11,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.core.memory import MemoryStorage
+from tests.core.memory import MemoryStorage, MemoryWriter
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
-from vllm_http_cache import Cache, CacheOptions
+from tests.storage.helpers import eventually
+from vllm_http_cache import Cache, CacheOptions, boarding
 from vllm_http_cache.bodies import ForeignSupply
 from vllm_http_cache.downloads import Broken
-from vllm_http_cache.rfc9111.message import Fields, Request, StoredResponse
+from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request, StoredResponse
 from vllm_http_cache.wire import Caller
 
 CALLERS = 10
@@ -64,6 +65,23 @@ def test_what_a_clock_that_was_ahead_has_stored_gives_way(cache: Cache, clock: C
     origin.answer = lambda _: ok(b"v2", cache_control=FRESH)
     assert [fetch(cache, origin) for _ in range(2)] == [b"v2"] * 2
     assert len(origin) == 2
+
+
+def test_all_together_wait_once_for_a_process_that_stands_still(
+    cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: set[int] = set()
+
+    def claim(flight: str) -> None:
+        tried.add(threading.get_ident())
+        assert eventually(lambda: len(tried) > 1 or len(cache.flights._flights[flight].queue) == CALLERS - 1)
+
+    monkeypatch.setattr(storage, "claim", claim)
+    monkeypatch.setattr(boarding, "CLAIM_SECONDS", 0.0)
+    origin = Origin(ok(cache_control="no-store"))
+    with ThreadPoolExecutor(CALLERS) as pool:
+        assert set(pool.map(lambda _: fetch(cache, origin), range(CALLERS))) == {b"body"}
+    assert len(tried) == 1
 
 
 def test_a_vary_that_is_new_parts_those_who_wait(cache: Cache) -> None:
@@ -161,6 +179,21 @@ def test_an_invalidation_reaches_what_is_under_way(cache: Cache) -> None:
     assert fetch(cache, origin) == b"v2"
     assert whole(slow) == b"v1"
     assert fetch(cache, origin) == b"v2" and len(origin) == 3
+
+
+def test_an_invalidation_reaches_what_is_being_committed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = MemoryWriter.commit
+
+    def invalidated(writer: MemoryWriter) -> BodyRef | None:
+        ref = commit(writer)
+        cache.forget(get().uri)
+        return ref
+
+    monkeypatch.setattr(MemoryWriter, "commit", invalidated)
+    origin = Origin(ok(b"v1", cache_control=FRESH))
+    fetch(cache, origin)
+    origin.answer = lambda _: ok(b"v2", cache_control=FRESH)
+    assert fetch(cache, origin) == b"v2"
 
 
 def test_a_veto_reaches_what_is_under_way(cache: Cache, storage: MemoryStorage) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from tests.core.memory import MemoryStorage
-from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok
+from tests.core.scripted import Answer, AsyncBody, Clock, Origin, afetch, awhole, fetch, get, nothing_left, ok
 from vllm_http_cache import Cache
 from vllm_http_cache.rfc9111.message import Request
-from vllm_http_cache.wire import Caller
+from vllm_http_cache.wire import Caller, Reply
 
 CALLERS = 32
 
@@ -182,6 +184,37 @@ def test_a_cache_serves_one_event_loop_after_another(cache: Cache) -> None:
     origin = Origin(ok(cache_control="max-age=60"))
     assert [asyncio.run(afetch(cache, origin)) for _ in range(2)] == [b"body"] * 2
     assert len(origin) == 1
+
+
+def eager() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    return loop
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
+def test_a_loop_may_begin_its_tasks_at_once(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
+    origin = Origin(ok(b"x" * 3_000_000, cache_control="max-age=1, stale-while-revalidate=30"))
+
+    class AtOnce(AsyncBody):
+        async def read(self) -> bytes:
+            return self._body.read()
+
+    async def send(request: Request) -> Reply:
+        reply = await origin.asend(request)
+        return replace(reply, source=AtOnce(origin.bodies[-1]))
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            for seconds in (0, 5, 5):
+                clock.now += seconds
+                assert await awhole(await cache.afetch(get(), send)) == b"x" * 3_000_000
+                while cache._background:
+                    await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=eager) as runner:
+        runner.run(main())
+    assert len(origin) == 3 and nothing_left(cache, storage)
 
 
 def test_a_loop_that_ends_with_its_body_leaves_no_flight(cache: Cache, storage: MemoryStorage) -> None:

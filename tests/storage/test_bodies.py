@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.conftest import Make
+from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
@@ -136,19 +137,17 @@ def test_a_growing_body_that_was_cut_is_damaged(storage: FileStorage, tmp_path: 
     writer.abort()
 
 
-def test_a_follower_without_a_descriptor_fails_when_read(storage: FileStorage) -> None:
+def test_a_follower_needs_no_descriptor_of_its_own(storage: FileStorage) -> None:
     writer = storage.create_body(KEY, None)
     assert writer
     assert writer.write(b"abc")
-
-    def dup(fd: int) -> int:
-        raise OSError(errno.EMFILE, "too many open files")
-
-    with patched(os, "dup", dup):
+    with intercepted(Nth(1, fail(errno.EMFILE), on=True)):
         follower = writer.follow()
-    with pytest.raises(BodyDamaged):
-        follower.read(0, 10)
     writer.abort()
+    assert follower.read(0, 10) == b"abc"
+    follower.close()
+    with pytest.raises(ValueError, match="closed"):
+        follower.read(0, 10)
 
 
 # Following from another process.

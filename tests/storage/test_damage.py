@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.storage.conftest import Make
+from tests.storage.faults import Nth, intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
     eventually,
+    is_quiet,
     key,
     load,
     patched,
@@ -27,7 +29,7 @@ from tests.storage.helpers import (
 from vllm_http_cache.rfc9111.message import BodyRef
 from vllm_http_cache.storage import readers
 from vllm_http_cache.storage.files import FileStorage
-from vllm_http_cache.storage.protocol import BodyDamaged, Record
+from vllm_http_cache.storage.protocol import BodyDamaged, BodyReader, Record
 from vllm_http_cache.storage.toolbox import sweep
 
 KEY = key("damage")
@@ -117,6 +119,39 @@ def test_a_disk_that_fails_in_the_middle_is_damage(storage: FileStorage) -> None
     with patched(os, "pread", pread), pytest.raises(BodyDamaged):
         reader.read(0, 10)
     reader.close()
+
+
+def test_a_closed_reader_is_no_damage(storage: FileStorage) -> None:
+    assert store(storage, KEY, os.urandom(2 * MIB))
+    reader = large_body(storage)
+    reader.close()
+    with pytest.raises(ValueError, match="closed"):
+        reader.read(0, 10)
+    assert is_quiet(storage) and load(storage, KEY)
+
+
+def test_a_read_under_way_when_its_reader_is_closed_ends_well(storage: FileStorage, tmp_path: Path) -> None:
+    data = os.urandom(20 * MIB)
+    assert store(storage, KEY, data)
+    reader = large_body(storage)
+    others: list[int] = []
+
+    def close_and_open() -> None:
+        reader.close()
+        others.append(os.open(tmp_path, os.O_RDONLY))  # takes the number, if it is free
+
+    with intercepted(Nth(1, close_and_open, only="pread")):
+        assert reader.read(0, MIB) == data[:MIB]
+    os.close(*others)
+    assert is_quiet(storage) and load(storage, KEY)
+
+
+def large_body(storage: FileStorage) -> BodyReader:
+    record = storage.read(KEY)
+    assert record and record.responses[0].body
+    reader = storage.open_body(record.responses[0].body)
+    assert reader
+    return reader
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -154,6 +155,20 @@ def test_a_body_that_failed_cannot_be_committed(storage: FileStorage, tmp_path: 
     assert writer.commit() is None
     assert usage(storage).reserved == 0
     assert body_files(tmp_path / "cache") == []
+
+
+def test_several_may_settle_what_is_left_over(storage: FileStorage) -> None:
+    class Emptied(deque[tuple[str, int]]):
+        """Another thread takes the last one as soon as there seems to be one."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    assert store(storage, KEY, OLD)
+    place = storage._access.place
+    assert place
+    place.lost = Emptied([("", 0)])
+    assert store(storage, KEY, NEW)
 
 
 def test_a_threadless_process_stores_nevertheless(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:

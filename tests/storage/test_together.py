@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -145,6 +146,24 @@ def test_a_child_leaves_the_parents_bodies_alone(make: Make) -> None:
     assert storage.swap(KEY, storage.read(KEY), Record((response(ref),)))
     assert load(storage, KEY) == b"parent's only"
     assert usage(storage).reserved == 0
+
+
+def test_a_child_lets_go_of_a_claim_while_its_parent_makes_another(make: Make) -> None:
+    storage = actors.quiet(make())
+    claim = storage.claim(FLIGHT)
+    place = storage._access.place
+    assert claim and place
+
+    def work() -> None:
+        signal.alarm(10)
+        claim.release()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(place.claims._lock.acquire).result()
+        ended = in_child(work)
+        place.claims._lock.release()
+    assert ended
+    assert make().claim(FLIGHT) is None, "the parent's"
 
 
 def test_a_child_does_not_keep_its_dead_parents_locks(make: Make, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import tracemalloc
@@ -18,6 +19,7 @@ from hishel import Request as HishelRequest
 from hishel import Response as HishelResponse
 
 from tests.core.memory import MemoryStorage
+from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import MIB, key, response
 from tests.storage_hishel.conftest import Clock
 from vllm_http_cache.rfc9111.message import BodyRef, StoredResponse
@@ -213,6 +215,17 @@ def test_a_growing_body_is_followed(storage: Storage) -> None:
     assert reader.read(2, 10) == b"cdef", "also after the end"
     reader.close()
     assert read_body(storage, ref) == b"abcdef"
+
+
+def test_a_follower_needs_no_descriptor_of_its_own(storage: Storage) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(b"abc")
+    with intercepted(Nth(1, fail(errno.EMFILE), on=True)):
+        reader = writer.follow()
+    writer.abort()
+    assert reader.read(0, 10) == b"abc"
+    reader.close()
 
 
 def test_a_reader_outlives_the_body(storage: Storage) -> None:

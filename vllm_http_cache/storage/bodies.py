@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from xxhash import xxh3_64
 
 from ..rfc9111.message import BodyRef, StoredResponse
-from .devices import shut
+from .devices import Descriptor
 from .growing import withdraw
 from .layout import file_path
 from .place import Place
@@ -58,7 +58,7 @@ class FileBodyWriter:
             raise
 
     def __init__(self, place: Place, terms: Terms, key: str, length: int | None, held: int) -> None:
-        self._fd = -1
+        self._file: Descriptor | None = None
         self._place = place
         self._terms = terms
         self._key = key
@@ -68,14 +68,15 @@ class FileBodyWriter:
         self._block = xxh3_64()
         self._digests = bytearray()
         self._sound = True
-        self._path, self._fd = place.new_file()
+        self._path, number = place.new_file()
+        self._file = Descriptor(number)
         self.written = 0
 
     def write(self, data: bytes) -> bool:
-        if not self._sound or not self._place.alive:
+        if self._file is None or not self._sound or not self._place.alive:
             return False
         try:
-            self._sound = self._room_for(self.written + len(data)) and self._append(data)
+            self._sound = self._room_for(self.written + len(data)) and self._append(self._file, data)
         except OSError as error:
             self._terms.warn("writing a body", error)
             self._sound = False
@@ -96,12 +97,12 @@ class FileBodyWriter:
                 return True
         return False
 
-    def _append(self, data: bytes) -> bool:
+    def _append(self, file: Descriptor, data: bytes) -> bool:
         view = memoryview(data)
         offset = self.written
         while view:
             piece = view[: BLOCK - offset % BLOCK]
-            done = os.pwrite(self._fd, piece, offset)
+            done = os.pwrite(file.number, piece, offset)
             self._block.update(piece[:done])
             view = view[done:]
             offset += done
@@ -115,11 +116,7 @@ class FileBodyWriter:
         self._block.reset()
 
     def follow(self) -> GrowingReader:
-        try:
-            return GrowingReader(self, os.dup(self._fd))
-        except OSError as error:
-            self._terms.warn("following a body", error)
-            return GrowingReader(self, -1)
+        return GrowingReader(self, self._file)
 
     def publish(self, flight: str, stored: StoredResponse) -> None:
         place = self._place
@@ -140,22 +137,22 @@ class FileBodyWriter:
 
     def commit(self) -> BodyRef | None:
         ref = None
-        if self._sound and self._place.alive and self._length in (None, self.written):
+        if self._file is not None and self._sound and self._place.alive and self._length in (None, self.written):
             try:
-                ref = self._commit()
+                ref = self._commit(self._file.number)
             except OSError as error:
                 self._terms.warn("keeping a body", error)
         self.abort()
         return ref
 
-    def _commit(self) -> BodyRef:
+    def _commit(self, fd: int) -> BodyRef:
         home, ledger = self._place.home, self._place.ledger
         if self.written % BLOCK:
             self._end_block()
-        os.fchmod(self._fd, home.whole_mode)
+        os.fchmod(fd, home.whole_mode)
         if self._terms.fsync or home.remote:  # a network may say only now that it has no room
-            os.fsync(self._fd)
-        status = os.fstat(self._fd)
+            os.fsync(fd)
+        status = os.fstat(fd)
         name = f"{self._key}.{os.urandom(8).hex()}"
         self._withdraw(self._path)
         self._place.measure()
@@ -169,12 +166,10 @@ class FileBodyWriter:
 
     def abort(self) -> None:
         self._sound = False
-        fd, self._fd = self._fd, -1
-        if fd < 0:
+        file, self._file = self._file, None
+        if file is None or not self._place.alive:
             return
-        shut(fd)
-        if not self._place.alive:
-            return
+        del file
         try:
             self._clear()
         except OSError as error:
@@ -194,6 +189,5 @@ class FileBodyWriter:
             withdraw(self._place.home, flight, path)
 
     def __del__(self) -> None:
-        if self._fd >= 0:  # neither committed nor aborted; no lock may be taken here
-            shut(self._fd)
+        if self._file is not None:  # neither committed nor aborted; no lock may be taken here
             self._place.lost.append((self._path, self._held))

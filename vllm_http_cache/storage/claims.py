@@ -96,16 +96,20 @@ class Claims:
                 try:
                     self._set(fcntl.F_UNLCK, offset)
                 except OSError:
-                    self.forked()  # rather none than one for ever
+                    self._release()  # rather none than one for ever
 
     def close(self) -> None:
         with self._lock:
-            self.forked()
+            self._release()
 
     def forked(self) -> None:
         """Let the parent have its claims."""
+        self._lock = threading.Lock()
+        self._release()
+
+    def _release(self) -> None:
         fd, self._fd = self._fd, -1
         self._held.clear()
         shut(fd)
 
-    __del__ = forked
+    __del__ = _release

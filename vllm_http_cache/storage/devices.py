@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from errno import EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, ESPIPE
 
-__all__ = ["Device", "allocate_exactly", "file_system", "is_no_file", "is_remote", "shut"]
+__all__ = ["Descriptor", "Device", "allocate_exactly", "file_system", "is_no_file", "is_remote", "shut"]
 
 _REMOTE = (
     "nfs",
@@ -41,6 +41,18 @@ class Device:
     def floor(self, wanted: int | None) -> int:
         """Octets to be left free. None: a twentieth of the device, 64 MiB at most."""
         return min(self.size // 20, 64 * 1024**2) if wanted is None else wanted
+
+
+class Descriptor:
+    """An open file. It is closed when nobody has it any more, hence never while another thread reads from it."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        shut(self.number)
 
 
 def file_system(fd: int, mounts: str = "/proc/self/mountinfo") -> str:

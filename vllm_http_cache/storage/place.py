@@ -103,7 +103,11 @@ class Place:
     def settle(self) -> None:
         """Give back what was left over."""
         while self.lost:
-            self.give_back(*self.lost.popleft())
+            try:
+                path, amount = self.lost.popleft()
+            except IndexError:  # another thread was faster
+                return
+            self.give_back(path, amount)
 
     def measure(self) -> None:
         """Charge what this writer's folder has grown by."""

@@ -58,9 +58,11 @@ class BodyReader(Protocol):
         """Up to *size* checked octets at *offset*; empty only at or past the end.
 
         :raises BodyDamaged: the octets there are not those that were stored.
+        :raises ValueError: the reader has been closed.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """No more is wanted. A read that another thread has begun may still end."""
 
 
 class BodyWriter(Protocol):

@@ -14,7 +14,7 @@ from typing import Protocol
 from xxhash import xxh3_64_digest
 
 from ..rfc9111.message import BodyRef
-from .devices import is_no_file, shut
+from .devices import Descriptor, is_no_file, shut
 from .layout import Home, file_path, is_body
 from .protocol import BodyDamaged, BodyReader
 
@@ -44,7 +44,7 @@ def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str]
     try:
         fd = os.open(file_path(name), _FLAGS, dir_fd=home.fd)
         if length > BLOCK:
-            return _open_blocks(fd, ref, damaged)
+            return _open_blocks(Descriptor(fd), ref, damaged)
         try:
             data = read_file(fd, length, 0, extra=1, wait=wait)
         finally:
@@ -59,12 +59,11 @@ def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str]
     return None
 
 
-def _open_blocks(fd: int, ref: BodyRef, damaged: Callable[[str], None]) -> BodyReader | None:
-    reader = _Blocks(fd, ref, damaged)
+def _open_blocks(file: Descriptor, ref: BodyRef, damaged: Callable[[str], None]) -> BodyReader | None:
+    reader = _Blocks(file, ref, damaged)
     try:
-        reader.check()
+        reader.check(file)
     except BodyDamaged:
-        reader.close()
         return None
     return reader
 
@@ -86,19 +85,19 @@ class _Memory:
 class _Blocks:
     """Keeps the block read last, so that reading on in small pieces checks each block once."""
 
-    def __init__(self, fd: int, ref: BodyRef, damaged: Callable[[str], None]) -> None:
+    def __init__(self, file: Descriptor, ref: BodyRef, damaged: Callable[[str], None]) -> None:
         self.length = ref.length
-        self._fd = fd
+        self._file: Descriptor | None = file
         self._ref = ref
         self._damaged = damaged
         self._last = (-1, b"")
 
-    def check(self) -> None:
+    def check(self, file: Descriptor) -> None:
         """What can be checked before the first octet is given out.
 
         :raises BodyDamaged: it is not what was stored.
         """
-        if os.fstat(self._fd).st_size != self.length:
+        if os.fstat(file.number).st_size != self.length:
             raise self._damage()
         if self.length <= MEDIUM:
             for index in range(-(-self.length // BLOCK)):
@@ -118,9 +117,11 @@ class _Blocks:
         last, data = self._last
         if last == index:
             return data
+        if (file := self._file) is None:
+            raise ValueError("read of a closed body")
         size = min(BLOCK, self.length - index * BLOCK)
         try:
-            data = read_file(self._fd, size, index * BLOCK, wait=wait)
+            data = read_file(file.number, size, index * BLOCK, wait=wait)
         except BlockingIOError:
             raise
         except OSError as error:
@@ -131,11 +132,8 @@ class _Blocks:
         return data
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
+        self._file = None
         self._last = (-1, b"")
-        shut(fd)
-
-    __del__ = close
 
 
 class Writer(Protocol):
@@ -143,14 +141,11 @@ class Writer(Protocol):
 
 
 class GrowingReader:
-    """Reads what its writer has written so far, also after the writer's end.
+    """Reads what its writer has written so far, also after the writer's end."""
 
-    :param fd: the writer's file, closed with this; -1 reads nothing.
-    """
-
-    def __init__(self, writer: Writer, fd: int) -> None:
+    def __init__(self, writer: Writer, file: Descriptor | None) -> None:
         self._writer = writer
-        self._fd = fd
+        self._file = file
 
     @property
     def length(self) -> int:
@@ -160,8 +155,10 @@ class GrowingReader:
         size = min(size, self.length - offset)
         if size <= 0:
             return b""
+        if (file := self._file) is None:
+            raise ValueError("read of a closed body")
         try:
-            data = os.pread(self._fd, size, offset)
+            data = os.pread(file.number, size, offset)
         except OSError as error:
             raise BodyDamaged("a growing body cannot be read") from error
         if not data:
@@ -169,10 +166,7 @@ class GrowingReader:
         return data
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        shut(fd)
-
-    __del__ = close
+        self._file = None
 
 
 def read_file(fd: int, size: int, offset: int, *, extra: int = 0, wait: bool = True) -> bytes:

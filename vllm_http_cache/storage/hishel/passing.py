@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64_digest
 
 from ...rfc9111.message import BodyRef, StoredResponse
+from ..devices import Descriptor
 from ..protocol import BodyDamaged
 from ..readers import BLOCK, MEDIUM, GrowingReader
 
@@ -22,50 +23,49 @@ __all__ = ["EntryReader", "TemporaryWriter"]
 class TemporaryWriter:
     """A body in the making: in a file without a name until it is whole."""
 
-    def __init__(self, storage: HishelStorage, key: str, length: int | None, file: IO[bytes]) -> None:
+    def __init__(self, storage: HishelStorage, key: str, length: int | None, file: Descriptor) -> None:
         self._storage = storage
         self._key = key
         self._length = length
-        self._file = file
+        self._file: Descriptor | None = file
         self._sound = True
         self.written = 0
 
     def write(self, data: bytes) -> bool:
-        size = self.written + len(data)
-        self._sound = (
-            self._sound
-            and self._storage._has_room(size)
-            and self._storage._attempt("writing a body", lambda: self._append(data), otherwise=False)
+        file = self._file
+        if file is None or not self._sound:
+            return False
+        self._sound = self._storage._has_room(self.written + len(data)) and self._storage._attempt(
+            "writing a body", lambda: self._append(file, data), otherwise=False
         )
         return self._sound
 
-    def _append(self, data: bytes) -> bool:
+    def _append(self, file: Descriptor, data: bytes) -> bool:
         view = memoryview(data)
         while view:
-            view = view[os.pwrite(self._file.fileno(), view, self.written + len(data) - len(view)) :]
+            view = view[os.pwrite(file.number, view, self.written + len(data) - len(view)) :]
         self.written += len(data)
         return True
 
     def follow(self) -> GrowingReader:
-        fd = self._storage._attempt("following a body", lambda: os.dup(self._file.fileno()), -1)
-        return GrowingReader(self, fd)
+        return GrowingReader(self, self._file)
 
     def publish(self, flight: str, stored: StoredResponse) -> None:
         """hishel shows nothing that is not whole."""
 
     def commit(self) -> BodyRef | None:
-        ref = None
-        if self._sound and self._length in (None, self.written):
-            ref = self._storage._attempt("keeping a body", self._commit, None)
+        ref, file = None, self._file
+        if file is not None and self._sound and self._length in (None, self.written):
+            ref = self._storage._attempt("keeping a body", lambda: self._commit(file), None)
         self.abort()
         return ref
 
-    def _commit(self) -> BodyRef | None:
+    def _commit(self, file: Descriptor) -> BodyRef | None:
         digests = bytearray()
 
         def blocks() -> Iterator[bytes]:
             for offset in range(0, self.written, BLOCK):
-                block = os.pread(self._file.fileno(), BLOCK, offset)
+                block = os.pread(file.number, BLOCK, offset)
                 digests.extend(xxh3_64_digest(block))
                 yield block
 
@@ -73,11 +73,7 @@ class TemporaryWriter:
         return None if name is None else BodyRef(name, self.written, bytes(digests))
 
     def abort(self) -> None:
-        self._sound = False
-        self._file.close()
-
-    def __del__(self) -> None:
-        self._file.close()
+        self._file = None
 
 
 class EntryReader:

@@ -16,6 +16,7 @@ from hishel import BaseStorage, Entry, Headers, Request, Response
 from ...rfc9111.message import BodyRef, StoredResponse
 from .. import records
 from ..claims import NoClaim
+from ..devices import Descriptor
 from ..protocol import BodyDamaged, BodyReader, BodyWriter, Record, Stat
 from ..sweep import SKEW
 from .failing_open import FailOpen
@@ -159,9 +160,7 @@ class HishelStorage(FailOpen):
     def create_body(self, key: str, length: int | None) -> BodyWriter | None:
         if length is not None and not self._has_room(length):
             return None
-        return self._attempt(
-            "beginning a body", lambda: TemporaryWriter(self, key, length, tempfile.TemporaryFile()), None
-        )
+        return self._attempt("beginning a body", lambda: TemporaryWriter(self, key, length, _unnamed_file()), None)
 
     def _has_room(self, size: int) -> bool:
         return self._largest is None or size <= self._largest
@@ -235,3 +234,8 @@ def _recorded(key: str, entry: Entry) -> StoredResponse | None:
     if responses is None or len(responses) != 1:
         return None
     return responses[0] if responses[0].body is None or _is_home(key, entry, responses[0]) else None
+
+
+def _unnamed_file() -> Descriptor:
+    with tempfile.TemporaryFile() as file:
+        return Descriptor(os.dup(file.fileno()))

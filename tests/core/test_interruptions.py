@@ -1,0 +1,258 @@
+"""What is broken off where nobody expects it: by a signal's handler, by a loop that is closed, by a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import anyio.to_thread
+import pytest
+import trio
+
+from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
+from tests.core.scripted import Origin, afetch, fetch, get, ok, whole
+from tests.storage.helpers import eventually
+from vllm_http_cache import Cache, downloads, loops
+from vllm_http_cache.downloads import Broken, Download, Reader
+from vllm_http_cache.flights import Flights, Seat
+from vllm_http_cache.loops import TaskBell, ThreadBell, in_thread, task_bell
+from vllm_http_cache.transfers import PulledDownload
+from vllm_http_cache.wire import Caller
+
+WHOLE = b"".join(CHUNKS)
+
+
+class TimeLimit(Exception):
+    """What a signal's handler raises."""
+
+
+def once(call: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
+    """*call*, but the second time a handler raises just before or just after it."""
+    calls = 0
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2 and before:
+            raise TimeLimit
+        done = call(*arguments)
+        if calls == 2:
+            raise TimeLimit
+        return done
+
+    return interrupted
+
+
+def read_some(download: Download, reader: Reader) -> bytes:
+    """What there is before it breaks."""
+    parts: list[bytes] = []
+    while True:
+        try:
+            data = download.take(reader)
+        except Broken:
+            return b"".join(parts)
+        if data is None:
+            download.wait(reader, Caller())
+        else:
+            assert data, "no error, but an end"
+            parts.append(data)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("where", ["_receive", "_flush", "_write_tail", "_store"])
+def test_an_interrupted_reader_leaves_nothing_wrong(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, where: str, before: bool
+) -> None:
+    now = 0.0
+
+    def clock() -> float:  # so that each chunk is written alone
+        nonlocal now
+        now += 1
+        return now
+
+    download = kept.pulled(source := Source(CHUNKS), clock=clock)
+    monkeypatch.setattr(PulledDownload, "_go_on_alone", lambda download: None)
+    monkeypatch.setattr(download, where, once(getattr(download, where), before=before))
+    owner, follower = attached(download), attached(download)
+    with pytest.raises(TimeLimit):
+        read_all(download, owner)
+    assert WHOLE.startswith(read_some(download, follower))
+    assert source.closed and kept.bodies == [] and kept.storage.open_writers == 0
+
+
+def test_what_a_thread_cannot_write_is_read_but_not_kept(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    download = kept.pulled(source := Pausing([b"one", b"two"]))
+    writer: Any = download._writer
+    writer.write = once(writer.write, before=False)
+    writer.write(b"")
+    owner = attached(download)
+    download.wait(owner, Caller())
+    assert eventually(lambda: "in time" in caplog.text)
+    source.go_on.set()
+    assert read_all(download, owner) == b"onetwo"
+    assert kept.bodies == [] and kept.storage.open_writers == 0
+
+
+@pytest.mark.anyio
+async def test_what_a_tasks_thread_cannot_write_is_read_but_not_kept(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    chunks = [bytes([n]) * 100_000 for n in range(50)]
+    download = kept.pumped(AsyncSource(chunks))
+    writer: Any = download._writer
+    writer.write = once(writer.write, before=False)
+    writer.write(b"")
+    assert await aread_all(download, attached(download)) == b"".join(chunks)
+    assert "could not be written" in caplog.text
+    assert kept.bodies == [] and kept.storage.open_writers == 0
+
+
+def test_a_deserted_download_gives_up_its_seat_while_its_source_stalls(kept: Kept) -> None:
+    flights = Flights()
+    seat = flights.enter("k", ThreadBell())
+    assert isinstance(seat, Seat)
+    download = kept.pulled(source := Pausing([b"one", b"two"]))
+    download._seat = seat
+    reader = attached(download)
+    download.wait(reader, Caller())
+    download._stir()
+    follower = flights.enter("k", ThreadBell())
+    download.detach(reader)
+    assert isinstance(getattr(follower, "outcome", None), Seat) and not source.closed
+    source.go_on.set()
+    assert eventually(lambda: source.closed and not kept.storage.open_writers)
+    assert len(flights) == 1, "the follower's"
+
+
+def test_what_a_closed_loop_was_receiving_lets_go_of_everything(kept: Kept) -> None:
+    async def begin() -> Download:
+        download = kept.pumped(AsyncSource(CHUNKS, held=True))
+        reader = attached(download)
+        await asyncio.sleep(0)
+        download.detach(reader)
+        return download
+
+    def run_and_close() -> Download:
+        loop = asyncio.new_event_loop()
+        download = loop.run_until_complete(begin())
+        loop.close()
+        return download
+
+    first, _ = run_and_close(), run_and_close()
+    assert first._ended and kept.storage.open_writers == 1
+    loops._end_lost()
+    assert kept.storage.open_writers == kept.storage.open_readers == 0 and not loops._running
+
+
+@pytest.mark.anyio
+async def test_without_threads_a_loop_waits_itself(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run_sync(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    origin = Origin(ok(b"x" * 3_000_000, cache_control="max-age=60"))
+    assert [await afetch(cache, origin) for _ in range(2)] == [b"x" * 3_000_000] * 2
+    assert len(origin) == 1
+
+
+@pytest.mark.anyio
+async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
+    calls: list[int] = []
+
+    def call(number: int) -> None:
+        calls.append(number)
+        raise RuntimeError("its own")
+
+    with pytest.raises(RuntimeError, match="its own"):
+        await in_thread(call, 1)
+    assert calls == [1]
+
+
+def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin() -> tuple[Download, Reader]:
+        download = kept.pumped(AsyncSource(CHUNKS, held=True))
+        attached(download)
+        await asyncio.sleep(0)
+        return download, attached(download)
+
+    monkeypatch.setattr(downloads, "LOOK", 0.01)
+    loop = asyncio.new_event_loop()
+    download, follower = loop.run_until_complete(begin())
+    loop.close()
+    with pytest.raises(Broken, match="event loop"):
+        read_all(download, follower, Caller(timeout=1.0))
+    loops._end_lost()
+
+
+def test_a_bell_says_whether_it_can_be_heard() -> None:
+    async def made() -> TaskBell:
+        return task_bell()
+
+    loop = asyncio.new_event_loop()
+    heard = loop.run_until_complete(made())
+    assert heard.ring()
+    loop.close()
+    for deaf in (heard, trio.run(made)):
+        assert not deaf.ring()
+    assert ThreadBell().ring()
+
+
+class Begun:
+    """A download under way."""
+
+    disowned = False
+
+    def disown(self) -> None:
+        self.disowned = True
+
+    def forked(self) -> None:
+        pass
+
+
+def test_downloads_may_begin_while_a_key_is_forgotten(cache: Cache) -> None:
+    begun = [Begun() for _ in range(10)]
+
+    def begin(frame: Any, event: str, argument: Any) -> Any:
+        """As another thread would, between any two lines of a dictionary's."""
+        if frame.f_code.co_filename == weakref.__file__ and len(begun) < 100:
+            begun.append(Begun())
+            cache.note_download("another key", begun[-1])  # type: ignore[arg-type]
+        return begin
+
+    for download in begun:
+        cache.note_download("k", download)  # type: ignore[arg-type]
+    before = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        cache.forget_key("k")
+    finally:
+        sys.settrace(before)
+    assert [download.disowned for download in begun] == [n < 10 for n in range(len(begun))]
+    assert len(begun) > 10
+
+
+@pytest.mark.parametrize("lock", ["_lock", "_writing", "_keeping"])
+def test_a_fork_while_a_lock_is_held_does_not_hold_up_the_child(cache: Cache, lock: str) -> None:
+    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x"] * 10))
+    fetched = cache.fetch(get(), origin.send)
+    fetched.body.read()
+    (download,) = cache._downloads
+    with ThreadPoolExecutor(1) as pool:
+        held: threading.Lock = getattr(download, lock)
+        pool.submit(held.acquire).result()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            fetched.refuse()
+            fetched.body.close()
+            os._exit(0 if fetch(cache, origin) == b"x" * 10 and not origin.bodies[0].closed else 1)
+        held.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert whole(fetched) == b"x" * 9
