@@ -11,7 +11,7 @@ from .rfc9111.fields import members
 if TYPE_CHECKING:
     from .rfc9111.message import Fields
 
-__all__ = ["CodingCheck", "Inflating", "coding_check", "decoded"]
+__all__ = ["CodingCheck", "Inflating", "coding_check", "decoded", "decoders_of"]
 
 OUTPUT = 256 * 1024  # octets decoded at once
 GZIP = 0x1F  # the first octet of a member
@@ -61,7 +61,10 @@ class CodingCheck:
 
 
 def decoded(data: bytes, decoders: Sequence[Decoder]) -> Iterator[bytes]:
-    """The next octets of a coded body, its codings undone in this order, in pieces of bounded size."""
+    """The next octets of a coded body, its codings undone in this order, in pieces of bounded size.
+
+    :raises Exception: they are not in these codings; each decoder has errors of its own.
+    """
     if not decoders:
         yield data
         return
@@ -155,11 +158,21 @@ DECODERS: dict[str, Callable[[], Decoder]] = {
 }
 
 
-def coding_check(fields: Fields) -> CodingCheck | None:
-    """The check for a response's content codings; None when there are none, or one that cannot be checked here."""
+def decoders_of(fields: Fields) -> list[Decoder | None]:
+    """What undoes each of a response's content codings, in that order; None for one that cannot be undone here."""
     codings = [coding.lower() for coding in members(fields.get("content-encoding") or "")]
+    return [_decoder(coding) for coding in reversed(codings) if coding != "identity"]
+
+
+def _decoder(coding: str) -> Decoder | None:
     try:
-        decoders = [DECODERS[coding]() for coding in reversed(codings) if coding != "identity"]
+        return DECODERS[coding]()
     except (KeyError, ImportError, TypeError):
         return None
-    return CodingCheck(decoders) if decoders else None
+
+
+def coding_check(fields: Fields) -> CodingCheck | None:
+    """The check for a response's content codings; None when there are none, or one that cannot be checked here."""
+    found = decoders_of(fields)
+    decoders = [decoder for decoder in found if decoder is not None]
+    return CodingCheck(decoders) if decoders and len(decoders) == len(found) else None

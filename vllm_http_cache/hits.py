@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from .rfc9111.cachestatus import CacheStatus
+from .rfc9111.memo import LONGEST
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.standing import Standing, is_plain, standing
 from .rfc9111.target import cache_key
@@ -109,6 +110,8 @@ class Hits:
 
     def _learn(self, request: Request, key: str, record: Record) -> _Memo:
         memo = _Memo(key, record, standing(request, record.responses, self._clock(), self._options))
+        if len(request.uri) > LONGEST:
+            return memo
         with self._lock:
             while len(self._memos) >= URIS:
                 self._memos.pop(next(iter(self._memos)))

@@ -316,6 +316,17 @@ def test_who_takes_stale_needs_no_validation() -> None:
     assert select(get("Cache-Control: max-stale=5"), (SWR,), T + 61, SHARED) == Reuse(SWR, -1)
 
 
+@pytest.mark.parametrize("status", [401, 407])
+def test_a_challenge_is_no_answer_to_credentials(status: int) -> None:
+    stored = kept("Cache-Control: public, max-age=60", status=status)
+    assert isinstance(select(get(), (stored,), T, SHARED), Reuse)
+    decision = select(get("Authorization: Basic eA=="), (stored,), T, SHARED)
+    assert isinstance(decision, Ask) and (decision.why, decision.candidates) == ("uri-miss", ())
+    assert isinstance(
+        select(get("Authorization: Basic eA=="), (kept("Cache-Control: public, max-age=60"),), T, SHARED), Reuse
+    )
+
+
 # immutable (RFC 8246)
 
 

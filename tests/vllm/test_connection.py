@@ -135,6 +135,7 @@ def test_answers_are_awaited_or_entered(plugin: Plugin, origin: Origin) -> None:
         answer = await (await connection.get_async_response(url))
         assert (answer.status, answer.reason, answer.ok, answer.content_length) == (200, "OK", True, 1)
         assert str(answer.url) == url
+        assert await answer.read() == b"x"
         await answer.aclose()
         async with await connection.get_async_response(url) as answer:
             assert [piece async for piece in answer.content.iter_any()] == [b"x"]

@@ -53,7 +53,9 @@ def test_a_host_that_is_not_allowed_is_not_dialled(
     body = picture(1)
     there = elsewhere.on("/final", Answer(fields=FRESH, body=body))
     url = origin.on("/", redirect(302, there, "max-age=600"))
-    with pytest.raises(VLLMUnprocessableEntityError, match=r"127\.0\.0\.2, which is none of the allowed"):
+    with pytest.raises(
+        VLLMUnprocessableEntityError, match=r"leads to 127\.0\.0\.2\. The URL must be from one of the allowed domains"
+    ):
         fetch("image", url, allowed_media_domains=["127.0.0.1"])
     assert (origin.count(), elsewhere.accepted) == (1, 0)
     assert not plugin.stored(b"over there")
@@ -68,7 +70,7 @@ def test_a_stricter_policy_refuses_what_is_cached(
     url = origin.on("/", redirect(301, there, "max-age=600"))
     assert fetch.grey(url, allowed_media_domains=["127.0.0.1", "127.0.0.2"]) == 1
     plugin.start()
-    with pytest.raises(VLLMUnprocessableEntityError, match="none of the allowed"):
+    with pytest.raises(VLLMUnprocessableEntityError, match="one of the allowed domains"):
         fetch("image", url, allowed_media_domains=["127.0.0.1"])
     assert (origin.count(), elsewhere.count()) == (1, 1)
 

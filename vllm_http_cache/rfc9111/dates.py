@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
-from functools import lru_cache
 from math import floor
 
 from .fields import trimmed
+from .memo import memo
 
 __all__ = ["format_http_date", "parse_http_date"]
 
@@ -56,7 +56,7 @@ def format_http_date(time: float) -> str:
     return formatdate(floor(time), usegmt=True)
 
 
-@lru_cache(maxsize=1024)
+@memo(1024)
 def _parts(value: str) -> tuple[int, int, int, int, int, int] | None:
     """Year, month, day, hour, minute, second. A year below 100 is one of two digits."""
     for pattern in _FORMATS:

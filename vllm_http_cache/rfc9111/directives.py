@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from .fields import DECISIVE, INFINITE, TOKEN, delta_seconds, is_token, members, token_or_string
+from .memo import memo
 from .message import Fields
 from .options import CacheOptions
 
@@ -79,7 +79,7 @@ def response_directives(fields: Fields, options: CacheOptions) -> ResponseDirect
     those of Cache-Control (RFC 9213 section 2.2)."""
     for name in options.targeted:
         value = fields.get(name.lower())
-        if value is not None and (directives := _read_targeted(name.lower(), value)) is not None:
+        if value is not None and (directives := _read_targeted(value, name.lower())) is not None:
             return directives
     value = fields.get("cache-control")
     return _NO_RESPONSE_DIRECTIVES if value is None else _read_response(value)
@@ -96,18 +96,18 @@ def request_directives(fields: Fields) -> RequestDirectives:
     return _NO_REQUEST_DIRECTIVES
 
 
-@lru_cache(maxsize=1024)
+@memo(1024)
 def _read_response(value: str) -> ResponseDirectives:
     return _response(_arguments(value), "cache-control")
 
 
-@lru_cache(maxsize=1024)
-def _read_targeted(name: str, value: str) -> ResponseDirectives | None:
+@memo(1024)
+def _read_targeted(value: str, name: str) -> ResponseDirectives | None:
     arguments = _dictionary(value)
     return _response(arguments, name) if arguments else None
 
 
-@lru_cache(maxsize=1024)
+@memo(1024)
 def _read_request(value: str) -> RequestDirectives:
     given = _arguments(value)
     # Alone among the directives with a number, max-stale may come without one: any staleness will do.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
+from .memo import memo
 from .message import Fields
 
 __all__ = [
@@ -54,7 +54,7 @@ def trimmed(text: str) -> str:
     return text.strip(" \t")
 
 
-@lru_cache(maxsize=1024)
+@memo(1024)
 def members(value: str) -> tuple[str, ...]:
     """The members of a comma-separated list, without surrounding whitespace and empty members (section 5.6.1.2)."""
     return tuple(member for part in _MEMBER.findall(value) if (member := trimmed(part)))

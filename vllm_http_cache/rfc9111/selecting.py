@@ -97,6 +97,8 @@ def select(
     heedless = options.mode in ("force-cache", "only-if-cached")  # of freshness, and of what the caller says of it
     if not heedless and not asked.only_if_cached and (asked.no_store or _is_for_the_origin(request)):
         return Ask("request", collapsible=False)
+    if "authorization" in request.fields:  # who brings credentials wants another answer than the challenge
+        responses = [stored for stored in responses if stored.status not in (401, 407)]
     usable = _usable(request, responses)
     if not usable:
         decision: Reuse | Ask = _miss(request, responses)

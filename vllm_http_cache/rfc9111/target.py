@@ -10,11 +10,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import urljoin
 
 from .fields import trimmed
+from .memo import memo
 from .message import Request, StoredResponse
 from .options import CacheOptions
 from .vary import normalized, vary_names
@@ -62,7 +62,7 @@ class Target:
         return self.scheme, self.host, self.port
 
 
-@lru_cache(maxsize=1024)
+@memo(1024)
 def parse_target(uri: str) -> Target:
     """Take *uri* apart.
 
@@ -102,7 +102,7 @@ def cache_key(uri: str, options: CacheOptions) -> str:
     return _cache_key(uri, options.signed_urls, options.shared)
 
 
-@lru_cache(maxsize=4096)
+@memo(4096)
 def _cache_key(uri: str, signed_urls: bool, shared: bool) -> str:
     target = parse_target(uri)
     query, signature = _unsigned(target.query) if signed_urls else (target.query, None)
@@ -132,9 +132,13 @@ def same_uri(one: str, other: str) -> bool:
         return False
 
 
-@lru_cache(maxsize=1024)
 def is_host_of(host: str, uri: str) -> bool:
     """Does a Host field's value name the authority of *uri* (RFC 9110 section 7.2)?"""
+    return _has_host(uri, host)
+
+
+@memo(1024)
+def _has_host(uri: str, host: str) -> bool:
     target = parse_target(uri)
     try:
         named = parse_target(target.scheme + "://" + trimmed(host))

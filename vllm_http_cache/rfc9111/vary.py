@@ -7,10 +7,10 @@ form, and only that form is kept; whatever may be a credential is kept as a dige
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from hashlib import sha256
 
 from .fields import is_token, members, tightened, trimmed
+from .memo import memo
 from .message import Fields, Request, StoredResponse
 
 __all__ = ["accepts_coding", "matches", "normalized", "selecting", "vary_names"]
@@ -32,7 +32,7 @@ def vary_names(fields: Fields) -> tuple[str, ...]:
     return () if value is None else _names(value)
 
 
-@lru_cache(maxsize=1024)
+@memo(1024)
 def _names(value: str) -> tuple[str, ...]:
     names = {member.lower() for member in members(value)}
     # "*" fails whatever stands beside it; what is not a field name could stand for any.
@@ -70,11 +70,11 @@ def normalized(request: Request, name: str) -> str | None:
     None when the request does not have it.
     """
     value = request.fields.get(name)
-    return None if value is None else _normalized(name, value)
+    return None if value is None else _normalized(value, name)
 
 
-@lru_cache(maxsize=1024)
-def _normalized(name: str, value: str) -> str:
+@memo(1024)
+def _normalized(value: str, name: str) -> str:
     if name in _WEIGHTED:
         value = ",".join(sorted(map(_weighted, members(value))))
     elif name in _OPAQUE:

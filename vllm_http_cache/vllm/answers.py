@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import zlib
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import aclosing, closing, suppress
 from datetime import timedelta
 from functools import cached_property
 from io import BytesIO
@@ -21,8 +21,7 @@ from requests.structures import CaseInsensitiveDict
 from requests.utils import get_encoding_from_headers
 from yarl import URL
 
-from ..coding import Inflating, decoded
-from ..rfc9111.fields import members
+from ..coding import decoded, decoders_of
 from ..rfc9111.framing import announced_length
 from .attempt import is_being_stored
 
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "AsyncAnswer", "adrain", "drain", "request_info"]
 
-INFLATED = ("gzip", "x-gzip", "deflate")
 CHARSET = re.compile(r"""charset=["']?([\w.:-]+)""", re.IGNORECASE)
 DRAINED = 256 * 1024  # octets of an unwanted content that are read for it to be stored
+PATIENCE = 0.5  # seconds that this may take
 
 
 class Answer(requests.Response):
@@ -88,15 +87,14 @@ class _Raw:
         while data := self._body.read():
             try:
                 yield from self._reading.decoded(data)
-            except zlib.error as error:
+            except Undecodable as error:
                 raise requests.exceptions.ContentDecodingError(str(error)) from error
         self._reading.end()
         self.close()
 
     def close(self) -> None:
-        if self._reading.unread_error:
-            with suppress(Exception):
-                drain(self._body)
+        if self._reading.is_unread_error:
+            drain(self._reading.fetched)
         self._body.close()
 
     release_conn = close
@@ -122,7 +120,7 @@ class AsyncAnswer:
 
     @property
     def url(self) -> URL:
-        return URL(self._hop.url, encoded=True)
+        return _shown(self._hop)
 
     @cached_property
     def headers(self) -> CIMultiDictProxy[str]:
@@ -168,8 +166,8 @@ class AsyncAnswer:
             try:
                 for piece in self._reading.decoded(data):
                     yield piece
-            except zlib.error as error:
-                raise aiohttp.ClientPayloadError(f"the content does not decode: {error}") from error
+            except Undecodable as error:
+                raise aiohttp.ClientPayloadError(str(error)) from error
         self._reading.end()
         await self.aclose()
 
@@ -209,39 +207,44 @@ class AsyncAnswer:
         return loads(text) if text else None
 
     async def aclose(self) -> None:
-        if self._reading.unread_error:
-            with suppress(Exception):
-                async with asyncio.timeout_at(self._deadline):
-                    await adrain(self._body)
+        if self._reading.is_unread_error:
+            await adrain(self._reading.fetched, self._deadline)
         await self._body.aclose()
 
     def _error(self, kind: type[aiohttp.ClientResponseError], message: str) -> aiohttp.ClientResponseError:
         return kind(request_info(self._hop), (), status=self.status, message=message, headers=self.headers)
 
 
+def _shown(hop: Hop) -> URL:
+    """As aiohttp shows it in its errors: without user information."""
+    return URL(hop.url, encoded=True).with_user(None)
+
+
 def request_info(hop: Hop) -> aiohttp.RequestInfo:
-    url = URL(hop.url, encoded=True)
+    url = _shown(hop)
     return aiohttp.RequestInfo(url, "GET", _multidict(hop.request.fields), url)
 
 
-def drain(body: Body) -> None:
-    """Read what nobody wants: a redirect's content, an error's. What is not read is not stored."""
-    drained = 0
-    try:
-        while drained < DRAINED and (data := body.read()):
+def drain(fetched: Fetched) -> None:
+    """Read what nobody wants, a redirect's content or an error's, so that it is stored; if it can soon be had."""
+    drained, end = 0, time.monotonic() + PATIENCE
+    with closing(fetched.body) as body, suppress(Exception):
+        while is_being_stored(fetched) and drained < DRAINED and time.monotonic() < end and (data := body.read()):
             drained += len(data)
-    finally:
-        body.close()
 
 
-async def adrain(body: AsyncBody) -> None:
-    """The same for a task."""
-    drained = 0
-    try:
-        while drained < DRAINED and (data := await body.read()):
-            drained += len(data)
-    finally:
-        await body.aclose()
+async def adrain(fetched: Fetched, deadline: float | None) -> None:
+    """The same for a task; *deadline* on the loop's clock."""
+    drained, end = 0, asyncio.get_running_loop().time() + PATIENCE
+    async with aclosing(fetched.body) as body:
+        with suppress(Exception):
+            async with asyncio.timeout_at(end if deadline is None else min(end, deadline)):
+                while is_being_stored(fetched) and drained < DRAINED and (data := await body.read()):
+                    drained += len(data)
+
+
+class Undecodable(Exception):
+    """Octets that are not in their content coding."""
 
 
 class _Reading:
@@ -250,38 +253,44 @@ class _Reading:
     def __init__(self, fetched: Fetched, attempt: Attempt) -> None:
         attempt.begin(fetched)
         self._attempt = attempt
-        self._fetched = fetched
+        self.fetched = fetched
         self._begun = False
-        codings = members((fetched.response.fields.get("content-encoding") or "").lower())
-        self._inflating = [Inflating() for coding in reversed(codings) if coding in INFLATED]
+        self._decoders = [decoder for decoder in decoders_of(fetched.response.fields) if decoder is not None]
 
     @property
     def joins(self) -> bool:
         """Whether to give all in one piece: joining pieces would take the memory twice.
 
-        What announces no length, or inflates, vLLM has to count as it comes, for the sake of its limits.
+        What announces no length, or is coded, vLLM has to count as it comes, for the sake of its limits.
         """
-        length = announced_length(self._fetched.response)
-        return length is not None and length <= self._attempt.joined and not self._inflating
+        length = announced_length(self.fetched.response)
+        return length is not None and length <= self._attempt.joined and not self._decoders
 
     @property
-    def unread_error(self) -> bool:
-        """Whether this is an error that is being stored, and which vLLM closes without a look at its content."""
-        return self._fetched.response.status >= 400 and not self._begun and is_being_stored(self._fetched)
+    def is_unread_error(self) -> bool:
+        """Whether this is an error, which vLLM closes without a look at its content."""
+        return self.fetched.response.status >= 400 and not self._begun
 
     def decoded(self, data: bytes) -> Iterator[bytes]:
-        """:raises zlib.error: it is not in its content coding."""
+        """:raises Undecodable: it is not in its content coding."""
         self._begun = True
-        for piece in decoded(data, self._inflating):
+        pieces = decoded(data, self._decoders)
+        while True:
+            try:
+                piece = next(pieces, None)
+            except Exception as error:  # each decoder has errors of its own
+                raise Undecodable(f"the content does not decode: {error}") from error
+            if piece is None:
+                return
             self._attempt.delivered += len(piece)
             yield piece
 
     def end(self) -> None:
         """That was all. An answer without content is of no use to anybody: it is not kept."""
-        if self._attempt.fetched is self._fetched:
+        if self._attempt.fetched is self.fetched:
             self._attempt.whole = True
-        if not self._attempt.delivered and self._fetched.response.status == 200:
-            self._fetched.refuse()
+        if not self._attempt.delivered and self.fetched.response.status == 200:
+            self.fetched.refuse()
 
 
 def _slices(data: bytes, size: int | None) -> Iterable[bytes]:

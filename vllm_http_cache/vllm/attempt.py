@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from ..rfc9111.target import redacted
+from .hops import parsed
 
 if TYPE_CHECKING:
-    from ..rfc9111.target import Target
+    from urllib3.util import Url
+
     from ..wire import Fetched
 
 __all__ = ["ATTEMPT", "Attempt", "is_being_stored", "not_cached", "was_forbidden", "was_stored"]
@@ -22,7 +24,7 @@ class Attempt:
     """What is to be loaded, and what came.
 
     :param url: as the user wrote it; names files of vLLM's built-in cache.
-    :param domains: the hosts that media may come from; empty: all.
+    :param allowed: vLLM's check of a parsed URL, which raises ValueError where media may not come from there.
     :param again: whether this is the second fetch, after what came first did not decode: seeds have had their chance.
     :param seeded: whether a seed answered.
     :param fetched: the answer that vLLM was last given.
@@ -33,7 +35,7 @@ class Attempt:
     """
 
     url: str
-    domains: Collection[str] = ()
+    allowed: Callable[[Url], object] = bool
     again: bool = False
     seeded: bool = False
     fetched: Fetched | None = None
@@ -41,14 +43,16 @@ class Attempt:
     whole: bool = False
     joined: float = 0
 
-    def check(self, target: Target) -> None:
+    def check(self, url: str) -> None:
         """Hold one hop to the policy, before the cache or the network is asked.
 
         :raises VLLMUnprocessableEntityError: media may not come from there. vLLM answers 422 and does not retry.
         """
-        if self.domains and target.host not in self.domains:
-            allowed = ", ".join(sorted(self.domains))
-            raise _refused(f"The URL leads to {target.host}, which is none of the allowed domains: {allowed}", self.url)
+        found = parsed(url)
+        try:
+            self.allowed(found)
+        except ValueError as error:
+            raise _refused(f"The URL leads to {found.host}. {error}", self.url) from error
 
     def begin(self, fetched: Fetched) -> None:
         """An answer goes to vLLM: count from here."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from urllib3.util import parse_url
-
-from .hops import Hop, first_hop
+from .hops import Hop, first_hop, parsed
 
 if TYPE_CHECKING:
     from .answers import AsyncAnswer
@@ -51,8 +49,8 @@ class Seam:
         if media is None:
             return None
         try:
-            hop = self._hop(_dialled(attempt.url), None)
-            attempt.check(hop.target)
+            attempt.check(attempt.url)
+            hop = self._hop(parsed(attempt.url).url, None)
             fetched = media.cache.at_hand(hop.request, math.inf if largest is None else largest, wait=wait)
         except Exception:  # the long way round gives the reason
             return None
@@ -113,12 +111,6 @@ class Seam:
         except ValueError:
             self._connection._validate_http_url(url)  # vLLM's own words, where it objects too
             raise
-
-
-@lru_cache(maxsize=4096)
-def _dialled(url: str) -> str:
-    """What vLLM's connector makes of a URL before it hands it to its connection."""
-    return parse_url(url).url
 
 
 class _Context:

@@ -84,10 +84,13 @@ def _is_http(url: str) -> bool:
 @contextmanager
 def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
     downloads = getattr(connector, "download_budget", None)
-    attempt = Attempt(url, getattr(connector, "allowed_media_domains", None) or (), joined=_left(downloads))
+    allowed = getattr(connector, "_assert_url_in_allowed_media_domains", None)
+    attempt = Attempt(url, allowed or _anywhere, joined=_left(downloads))
     token = ATTEMPT.set(attempt)
     holder: Any = media_io if hasattr(media_io, "decoded_budget") else getattr(media_io, "image_io", None)
     budget = getattr(holder, "decoded_budget", None)
+    if isinstance(budget, _Metered):  # another load, under way, has put it there
+        budget = budget.budget
     metered = None if budget is None else _Metered(budget)
     if metered is not None:
         holder.decoded_budget = metered
@@ -98,6 +101,10 @@ def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
         if metered is not None:
             holder.decoded_budget = budget
         ATTEMPT.reset(token)
+
+
+def _anywhere(url: object) -> None:
+    """The check of a vLLM that has none."""
 
 
 def _left(downloads: Any) -> float:
@@ -153,25 +160,25 @@ class _Metered:
     """A budget for decoded media that remembers what one load has charged, while others charge it too."""
 
     def __init__(self, budget: Any) -> None:
-        self._budget = budget
+        self.budget = budget
         self._charged = 0
 
     def charge(self, size: int) -> None:
-        self._budget.charge(size)
+        self.budget.charge(size)
         self._charged += size
 
     def settle(self, reserved: int, size: int) -> None:
-        self._budget.settle(reserved, size)
+        self.budget.settle(reserved, size)
         self._charged += size
 
     def refund(self) -> None:
-        with self._budget._condition:
-            self._budget.used = max(self._budget.used - self._charged, 0)
-            self._budget._condition.notify_all()
+        with self.budget._condition:
+            self.budget.used = max(self.budget.used - self._charged, 0)
+            self.budget._condition.notify_all()
         self._charged = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._budget, name)
+        return getattr(self.budget, name)
 
 
 def is_undecodable(error: BaseException) -> bool:

@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin
 
 from requests.utils import get_netrc_auth
-from urllib3.util import parse_url
+from urllib3.util import Url, parse_url
 
+from ..rfc9111.memo import memo
 from ..rfc9111.message import Fields, Request
 from ..rfc9111.target import Target, parse_target, recorded_uri, redacted
 
 if TYPE_CHECKING:
     from ..rfc9111.message import Response
 
-__all__ = ["USUAL", "Hop", "dialled", "first_hop", "is_redirect"]
+__all__ = ["USUAL", "Hop", "dialled", "first_hop", "is_redirect", "parsed"]
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 ILLEGAL = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")  # in a URI (RFC 3986 section 2)
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 USUAL = (("Accept", "*/*"), ("Accept-Encoding", "gzip, deflate"))  # both clients ask for these; answers.py decodes them
+LONGEST_HOST = 255  # characters (RFC 1035 section 2.3.4)
 NETRC_SECONDS = 5  # after which a changed netrc file is noticed
 
 
@@ -64,13 +66,22 @@ class Hop:
         return _hop(url, target, fields, _implicit(target), explicit=explicit)
 
 
+@memo(4096)
+def parsed(url: str) -> Url:
+    """*url* as vLLM parses it.
+
+    :raises ValueError: it is no URL.
+    """
+    return parse_url(url)
+
+
 def dialled(url: str) -> str:
     """*url* without its fragment, and byte for byte where that is possible.
 
     :raises ValueError: it is no URL.
     """
     if ILLEGAL.search(url):
-        url = parse_url(url).url  # as vLLM and both clients escape what has no place in a URL
+        url = parsed(url).url  # as vLLM and both clients escape what has no place in a URL
     return url.partition("#")[0]
 
 
@@ -87,7 +98,7 @@ def first_hop(url: str, headers: Mapping[str, str]) -> Hop:
     return _first_hop(url, tuple(headers.items()), _implicit(_address(url)[1]))
 
 
-@lru_cache(maxsize=4096)
+@memo(4096)
 def _first_hop(url: str, headers: tuple[tuple[str, str], ...], implicit: str | None) -> Hop:
     given = {name.lower() for name, _ in headers}
     fields = Fields([*(line for line in USUAL if line[0].lower() not in given), *headers])
@@ -96,6 +107,8 @@ def _first_hop(url: str, headers: tuple[tuple[str, str], ...], implicit: str | N
 
 def _implicit(target: Target) -> str | None:
     """The Authorization that the clients find themselves, in the URL or in netrc."""
+    if len(target.host) > LONGEST_HOST:
+        return _authorization(target.userinfo)
     return _authorization(target.userinfo) or _netrc(target.host, int(time.monotonic()) // NETRC_SECONDS)
 
 
@@ -105,7 +118,7 @@ def _hop(url: str, target: Target, fields: Fields, implicit: str | None, *, expl
     return Hop(url, target, Request("GET", recorded_uri(url), fields), explicit)
 
 
-@lru_cache(maxsize=1024)
+@memo(1024)
 def _address(url: str) -> tuple[str, Target]:
     """*url* as it is dialled, and its parts."""
     url = dialled(url)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -55,9 +57,10 @@ class Media:
             fetched = self.cache.fetch(leg.hop.request, leg.send, caller)
             if was_forbidden(fetched):
                 fetched = leg.instead(leg.seed(leg.hop.request))
+            _keep_no_failure(fetched)
             if not (allow_redirects and is_redirect(fetched.response)):
                 return Answer(leg.hop, fetched, leg.attempt)
-            drain(fetched.body)
+            drain(fetched)
             if leg.redirects == MAX_REDIRECTS:
                 raise requests.TooManyRedirects(f"Exceeded {MAX_REDIRECTS} redirects.")
             leg = leg.following(fetched)
@@ -71,25 +74,67 @@ class Media:
         :raises Exception: otherwise as :meth:`get`.
         """
         clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout if timeout else None
-        leg = _Leg(self, ATTEMPT.get() or Attempt(url), hop, timeout, deadline)
+        allowance = _Allowance(clock() + timeout) if timeout else None
+        leg = _Leg(self, ATTEMPT.get() or Attempt(url), hop, timeout, allowance)
         while True:
             leg.check()
-            left = None if deadline is None else max(deadline - clock(), 0.0)
-            caller = Caller(left, TimeoutError, aiohttp.ClientPayloadError)
-            async with asyncio.timeout_at(None if deadline is None else deadline + GRACE):
+            async with allowance.granted() if allowance else nullcontext():
+                left = allowance.left() if allowance else None
+                caller = Caller(left, TimeoutError, aiohttp.ClientPayloadError)
                 fetched = await self.cache.afetch(leg.hop.request, leg.asend, caller)
                 if was_forbidden(fetched):
                     fetched = leg.instead(await leg.aseed(leg.hop.request))
+            _keep_no_failure(fetched)
+            deadline = allowance.deadline if allowance else None
             if not (allow_redirects and is_redirect(fetched.response)):
                 if deadline is not None and clock() > deadline:
                     deadline += GRACE
                 return AsyncAnswer(leg.hop, fetched, leg.attempt, deadline)
-            async with asyncio.timeout_at(deadline):
-                await adrain(fetched.body)
+            await adrain(fetched, deadline)
             if leg.redirects == MAX_REDIRECTS_ASYNC:
                 raise aiohttp.TooManyRedirects(request_info(leg.hop), ())
             leg = leg.following(fetched)
+
+
+def _keep_no_failure(fetched: Fetched) -> None:
+    """What the origin says for how long it will fail is not kept: vLLM asks again, and is to be answered anew."""
+    if fetched.response.status >= 500:
+        fetched.refuse()
+
+
+class _Allowance:
+    """The time that vLLM gives a task for all hops and the content: until *deadline*, on the loop's clock.
+
+    What it waits for the answer to somebody else's request comes on top, once it turns out that it needs its own.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._loop = asyncio.get_running_loop()
+        self._waiting: tuple[float, asyncio.Timeout] | None = None  # since when, and what will end it
+
+    def left(self) -> float:
+        return max(self.deadline - self._loop.time(), 0.0)
+
+    @asynccontextmanager
+    async def granted(self) -> AsyncIterator[None]:
+        """For one hop, and a little longer: for what is stored to answer when the origin has not."""
+        try:
+            async with asyncio.timeout_at(self.deadline + GRACE) as limit:
+                self._waiting = self._loop.time(), limit
+                yield
+        finally:
+            self._waiting = None
+
+    def sends(self) -> float:
+        """A request of its own goes out now; by when its answer must be here."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            begun, limit = waiting
+            self.deadline += self._loop.time() - begun
+            with suppress(RuntimeError):  # it has ended just now
+                limit.reschedule(self.deadline + GRACE)
+        return self.deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +145,7 @@ class _Leg:
     attempt: Attempt
     hop: Hop
     timeout: float | None
-    deadline: float | None = None
+    allowance: _Allowance | None = None
     redirects: int = 0
     led_by: Fetched | None = None
 
@@ -110,7 +155,7 @@ class _Leg:
         :raises VLLMUnprocessableEntityError: media may not come from there.
         """
         try:
-            self.attempt.check(self.hop.target)
+            self.attempt.check(self.hop.url)
         except Exception:
             if self.led_by is not None and not was_stored(self.led_by):
                 self.led_by.refuse()
@@ -125,7 +170,8 @@ class _Leg:
 
     async def asend(self, sent: Request) -> Reply:
         seed = await self.aseed(sent)
-        return seed or await asend(self.media.network, self.hop, sent, self.timeout, self.deadline)
+        deadline = self.allowance.sends() if self.allowance else None
+        return seed or await asend(self.media.network, self.hop, sent, self.timeout, deadline)
 
     def seed(self, sent: Request) -> Reply | None:
         if self.led_by is not None or self.attempt.again:
