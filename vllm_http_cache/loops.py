@@ -169,7 +169,13 @@ def spawn(work: Callable[[], Awaitable[None]]) -> Task:
     running = _running.setdefault(loop, {})
     task = asyncio.Task(coroutine := run(), loop=loop)  # not by the loop's factory: it may be an eager one
     running[task] = coroutine
-    task.add_done_callback(running.pop)
+
+    def done(task: asyncio.Task[None]) -> None:
+        del running[task]
+        if not running:
+            _running.pop(loop, None)
+
+    task.add_done_callback(done)
     return Task(scope, schedule, loop.is_closed)
 
 

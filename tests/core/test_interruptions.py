@@ -175,6 +175,20 @@ async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
     assert calls == [1]
 
 
+def test_a_loop_whose_tasks_have_ended_is_kept_by_nobody(kept: Kept) -> None:
+    async def receive() -> bytes:
+        download = kept.pumped(AsyncSource(CHUNKS))
+        whole = await aread_all(download, attached(download))
+        while asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0)
+        return whole
+
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(receive()) == WHOLE
+    assert loop not in loops._running
+    loop.close()
+
+
 def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin() -> tuple[Download, Reader]:
         download = kept.pumped(AsyncSource(CHUNKS, held=True))
