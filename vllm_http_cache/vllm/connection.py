@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..rfc9111.memo import memo
 from .hops import Hop, first_hop, parsed
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Seam:
             return None
         try:
             attempt.check(attempt.url)
-            hop = self._hop(parsed(attempt.url).url, None)
+            hop = self._hop(_dialled(attempt.url), None)
             fetched = media.cache.at_hand(hop.request, math.inf if largest is None else largest, wait=wait)
         except Exception:  # the long way round gives the reason
             return None
@@ -111,6 +112,12 @@ class Seam:
         except ValueError:
             self._connection._validate_http_url(url)  # vLLM's own words, where it objects too
             raise
+
+
+@memo(4096)
+def _dialled(url: str) -> str:
+    """What vLLM's connector makes of a URL before it hands it to its connection."""
+    return parsed(url).url
 
 
 class _Context:
