@@ -148,7 +148,10 @@ class Download:
                 return
             if self._deserted or any(not other.lost for other in self._readers):
                 return
-            self._deserted = True
+            self._deserted = not self._is_here()
+        if not self._deserted:
+            self._wind_up()
+            return
         if self._seat is not None:  # its source may not notice for long
             self._seat.abandon()
         self._cancel()
@@ -377,6 +380,13 @@ class Download:
 
     def _go_on_alone(self) -> None:
         """Other processes may be reading now, and they cannot ask for more."""
+
+    def _is_here(self) -> bool:
+        """Is there nothing left to come but the end?"""
+        return self.length is not None and self._received >= self.length
+
+    def _wind_up(self) -> None:
+        """Nobody reads any more, but it is all here."""
 
     def _cancel(self) -> None:
         """Nobody reads any more."""

@@ -124,6 +124,8 @@ class PulledDownload(Download):
             self._ring(self._readers)  # who got nothing by it has to pull next
         if self._deserted:
             self._cancel()
+        elif not (self._readers or self._ended) and self._is_here():
+            self._wind_up()
 
     def _receive_one(self) -> None:
         try:
@@ -168,6 +170,10 @@ class PulledDownload(Download):
             while not self._ended and not self._deserted and self._writer is not None:
                 self._receive_one()
         self._leave()
+
+    def _wind_up(self) -> None:
+        if self._pulling.acquire(blocking=False):  # otherwise whoever pulls comes to the end
+            self._pull()
 
     def _cancel(self) -> None:
         if self._pulling.acquire(blocking=False):  # otherwise whoever is in the middle of a read does it then

@@ -252,6 +252,27 @@ def test_without_threads_a_body_goes_at_its_owners_pace(
         assert source.closed
 
 
+@pytest.mark.parametrize("octets", [b"", b"x" * 100_000])
+def test_what_is_all_here_is_kept_though_nobody_reads_to_the_end(kept: Kept, octets: bytes) -> None:
+    download = kept.pulled(source := Source([octets] if octets else []), len(octets))
+    reader = attached(download)
+    if octets:
+        download.wait(reader, Caller())
+    download.detach(reader)
+    assert kept.bodies == [octets] and source.closed
+    assert kept.storage.open_writers == kept.storage.open_readers == 0
+
+
+@pytest.mark.anyio
+async def test_a_content_without_octets_is_kept_though_nobody_reads_it(kept: Kept) -> None:
+    download = kept.pumped(AsyncSource([]), 0)
+    download.detach(attached(download))
+    with anyio.fail_after(10):
+        while not kept.refs:
+            await anyio.sleep(0.001)
+    assert kept.bodies == [b""]
+
+
 @pytest.mark.anyio
 async def test_a_pump_receives_without_its_readers(kept: Kept) -> None:
     download = kept.pumped(AsyncSource(CHUNKS), 1_000_000)

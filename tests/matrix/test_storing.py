@@ -205,3 +205,12 @@ def test_closing_a_client_closes_its_connections_and_not_the_cache(world: World,
     first.get(url)
     first.close()
     assert world.client(cache).get(url).hit
+
+
+@pytest.mark.parametrize("status", [200, 204])
+def test_an_answer_without_octets_is_kept_though_nobody_reads_it(client: Client, origin: Origin, status: int) -> None:
+    url = origin.on("/", Answer(status, FRESH))
+    for _ in range(2):
+        client.stream(url).close()
+    assert client.get(url).status == status
+    assert origin.count() == 1
