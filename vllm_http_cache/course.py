@@ -243,6 +243,7 @@ class Course:
         if seat is not None:
             self._seat = None
             seat.land(stored, download)
+            download.landed()
         return self._supply, True
 
     # The end.

@@ -372,6 +372,9 @@ class Download:
             if left is not None and (left := left - LOOK) <= 0:
                 raise caller.timed_out()
 
+    def landed(self) -> None:
+        """It is in its place, and others may come."""
+
     def _stir(self) -> None:
         """A reader waits for more."""
 

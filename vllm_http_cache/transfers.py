@@ -94,6 +94,9 @@ class PulledDownload(Download):
         self._owner = self._owner or reader
         return reader
 
+    def landed(self) -> None:
+        self._ticker.watch(self)  # from now on: its owner may never read
+
     def wait(self, reader: Reader, caller: Caller) -> None:
         if reader is self._owner and self._pulling.acquire(blocking=False):
             self._pull(reader)
@@ -137,8 +140,6 @@ class PulledDownload(Download):
                 return
             if self._receive(chunk):
                 self._flush()
-            if self._publish is not None:
-                self._ticker.watch(self)
         except BaseException:  # a signal's handler raises between any two of these steps
             self._interrupted()
             raise

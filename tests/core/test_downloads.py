@@ -122,6 +122,7 @@ def test_what_pauses_is_shown_to_other_processes(kept: Kept, first: int) -> None
     download = kept.pulled(source)
     reader = attached(download)
     download.wait(reader, Caller())
+    download.landed()
     assert eventually(lambda: kept.shown)
     assert not download._tail
     source.go_on.set()
@@ -145,7 +146,9 @@ def test_one_that_cannot_be_written_does_not_keep_others_from_it(kept: Kept, cap
     failing, sound = (kept.pulled(Pausing([b"first", b"rest"])) for _ in range(2))
     failing._publish = lambda: 1 / 0  # type: ignore[assignment]
     for download in (failing, sound):
-        download.wait(attached(download), Caller())
+        reader = attached(download)
+        download.landed()
+        download.wait(reader, Caller())
     assert eventually(lambda: kept.shown == 1 and "in time" in caplog.text)
     for download in (failing, sound):
         download._source.go_on.set()  # type: ignore[attr-defined]

@@ -55,6 +55,14 @@ def test_a_follower_reads_what_the_leader_has_so_far(world: World, client: Clien
     assert origin.count() == 1
 
 
+def test_a_leader_who_reads_nothing_holds_up_no_other_process(world: World, client: Client, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=b"x" * 4 * MIB))
+    with client.stream(url) as leader:
+        assert len(world.client().get(url, timeout=2).body) == 4 * MIB
+        assert len(leader.rest()) == 4 * MIB
+    assert origin.count() == 1
+
+
 @pytest.mark.parametrize("kind", CLIENTS.values(), ids=lambda kind: kind.name)
 def test_a_follower_may_be_of_another_kind(client: Client, origin: Origin, kind: type[Client]) -> None:
     """Decision 9: threads and tasks of any loop."""
