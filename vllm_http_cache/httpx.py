@@ -246,7 +246,7 @@ def _reply(sent: Request, response: httpx.Response, source: _Source | _AsyncSour
     reason: bytes = response.extensions.get("reason_phrase", b"")
     head = Response(response.status_code, _fields(response.headers), reason.decode("latin-1"))
     later = response.extensions.get("http_version") not in (b"HTTP/1.0", b"HTTP/1.1")  # HTTP/2 frames every body
-    return Reply(head, source, response, later or is_framed(sent.method, head))
+    return Reply(head, source, response, later or is_framed(sent.method, head), time_outs=(httpx.TimeoutException,))
 
 
 def _answer(fetched: Fetched, stream: Callable[[Any], httpx.SyncByteStream | httpx.AsyncByteStream]) -> httpx.Response:

@@ -291,7 +291,7 @@ def _is_legible(raw: HTTPResponse) -> bool:
 
 def _reply(method: str, response: requests.Response) -> Reply:
     head, legible = received(response)
-    return Reply(head, _Source(response), response, is_framed(method, head), legible)
+    return Reply(head, _Source(response), response, is_framed(method, head), legible, (ReadTimeoutError,))
 
 
 def _raw_headers(fields: Fields) -> HTTPHeaderDict:

@@ -133,7 +133,7 @@ class PulledDownload(Download):
             try:
                 chunk = self._source.read()
             except Exception as error:
-                self._fail(Broken(str(error), error))
+                self._fail(self._broken(error))
                 return
             if not chunk:
                 self._finish()
@@ -212,7 +212,7 @@ class PumpedDownload(Download):
                 await self._wait_for_room()
             error = None
         except Exception as caught:
-            error = Broken(str(caught), caught)
+            error = self._broken(caught)
         finally:
             if self._scribe is not None:
                 self._scribe.cancel()

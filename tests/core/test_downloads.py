@@ -51,6 +51,15 @@ def test_an_error_of_the_source_reaches_every_reader_and_nothing_is_kept(kept: K
     assert kept.bodies == [] and kept.storage.open_writers == 0 and source.closed
 
 
+@pytest.mark.parametrize("error", [OSError(), TimeoutError(), TimeoutError("too long")])
+def test_an_error_of_the_source_says_what_it_was(kept: Kept, error: OSError) -> None:
+    download = kept.pulled(Source([error]), time_outs=(TimeoutError,))
+    with pytest.raises(Broken) as caught:
+        read_all(download, attached(download))
+    assert str(caught.value) == (str(error) or type(error).__name__)
+    assert caught.value.timed_out is isinstance(error, TimeoutError)
+
+
 GZIP = Fields([("Content-Encoding", "gzip")])
 
 

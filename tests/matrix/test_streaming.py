@@ -197,6 +197,19 @@ def test_a_followers_broken_body_is_the_clients_own_error(world: World, client: 
     assert client.get(url).body == b"something else"
 
 
+def test_a_followers_error_is_a_timeout_when_its_leaders_was_one(world: World, client: Client, origin: Origin) -> None:
+    stalling = Answer(fields={"Cache-Control": "max-age=60"}, body=[b"first", threading.Event()], length=1000)
+    url = origin.on("/", stalling, Answer(body=b"something else"))
+    with client.stream(url, timeout=0.3) as leader:
+        assert leader.read() == b"first"
+        with world.client(client.cache).stream(url) as follower:
+            assert follower.read() == b"first"
+            with pytest.raises(client.timed_out):
+                leader.rest()
+            with pytest.raises(client.timed_out, match="no octets"):
+                follower.rest()
+
+
 def test_the_total_timeout_holds_on_the_stream_of_a_hit(client: Client, origin: Origin) -> None:
     if not client.has_total:
         pytest.skip(f"{client.name} knows no timeout for a whole request")
