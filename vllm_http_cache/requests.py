@@ -248,9 +248,7 @@ class _Raw(HTTPResponse):
     def _next(self, amt: int | None, decode_content: bool | None) -> bytes:
         if not self._uncoded:
             return self.read1(amt, decode_content)
-        data = self._file.read1(
-            -1 if amt is None else amt
-        )  # past urllib3's buffers: requests asks for 10 KiB at a time
+        data = self._file.read1(-1 if amt is None else amt)  # past urllib3's buffers: requests wants 10 KiB each time
         self._fp_bytes_read += len(data)
         if self.length_remaining is not None:
             self.length_remaining -= len(data)
