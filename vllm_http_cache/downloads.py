@@ -316,10 +316,6 @@ class Download:
                 self.ref = ref
                 self._keep(ref)
 
-    def _broken(self, error: Exception) -> Broken:
-        """What an error of the source is to the readers."""
-        return Broken(str(error) or type(error).__name__, error, timed_out=isinstance(error, self._time_outs))
-
     def _fail(self, error: Broken) -> None:
         with self._writing:
             if not self._ended:

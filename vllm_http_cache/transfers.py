@@ -133,7 +133,7 @@ class PulledDownload(Download):
             try:
                 chunk = self._source.read()
             except Exception as error:
-                self._fail(self._broken(error))
+                self._fail(_broken(error, self._time_outs))
                 return
             if not chunk:
                 self._finish()
@@ -183,6 +183,11 @@ class PulledDownload(Download):
             self._fail(why)
 
 
+def _broken(error: Exception, time_outs: tuple[type[Exception], ...]) -> Broken:
+    """What an error of the source is to the readers."""
+    return Broken(str(error) or type(error).__name__, error, timed_out=isinstance(error, time_outs))
+
+
 class PumpedDownload(Download):
     """From an asynchronous source: a task of its own pumps, and another has a thread write meanwhile."""
 
@@ -212,7 +217,7 @@ class PumpedDownload(Download):
                 await self._wait_for_room()
             error = None
         except Exception as caught:
-            error = self._broken(caught)
+            error = _broken(caught, self._time_outs)
         finally:
             if self._scribe is not None:
                 self._scribe.cancel()
