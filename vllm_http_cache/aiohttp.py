@@ -7,6 +7,10 @@ Every answer that has come this way carries ``Cache-Status``; :func:`refuse` say
 
 aiohttp decodes contents and keeps the fields of the coded ones; the cache stores octets as they were on the wire. So
 what comes from the network is read undecoded, and what is handed out passes through aiohttp's own decoder.
+
+Where HTTP's chunks end is not kept: of a body that is stored or comes from the cache, ``iter_chunks()`` and
+``readchunk()`` report the end of none. aiohttp leaves the content of a redirect unread; for up to half a second a
+redirect that may be stored is held back until its content is here.
 """
 
 from __future__ import annotations
@@ -193,6 +197,7 @@ class _Call:
             return await self._made(head, _Source(native, None))
         told = [line for line in head.fields if line[0].lower() == "cache-status"]
         _with_fields(native, Fields((*_lines(native).without(("cache-status",)), *told)))
+        native._request_info = self._request.request_info  # without what the cache added
         return native
 
     async def _made(self, head: Response, body: AsyncBody | None) -> ClientResponse:

@@ -224,7 +224,9 @@ class _Body:
 
     def _error(self, broken: Broken) -> Exception:
         """The error of this caller's client: from now on, whatever is asked of this body."""
-        self._failed = (self._own and broken.error) or self._caller.broken(str(broken))
+        caller = self._caller
+        own = broken.error if self._own else None
+        self._failed = own or (caller.timed_out() if broken.timed_out else caller.broken(str(broken)))
         return self._failed
 
     def _continues(self, fetched: Fetched) -> bool:

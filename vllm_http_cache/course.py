@@ -57,6 +57,7 @@ class Course:
         self._flight = ""
         self._seat: Seat | None = None
         self._source: Any = None  # a body on the wire that is nobody's yet
+        self._time_outs: tuple[type[Exception], ...] = ()  # its client's
         self._supply: Supply | None = None  # what would be handed out
         self._writer: BodyWriter | None = None
         self._coding: CodingCheck | None = None
@@ -121,7 +122,7 @@ class Course:
         return self._cache.clock()
 
     def _arrive(self, reply: Reply, asked: float) -> Arrived:
-        self._source = reply.source
+        self._source, self._time_outs = reply.source, reply.time_outs
         now = self._cache.clock()
         if self._cache.metrics is not None:
             self._cache.metrics.forwarded(max(0.0, now - asked))
@@ -232,6 +233,7 @@ class Course:
             publish=publish if seat is not None else None,
             seat=seat,
             prefix=prefix,
+            time_outs=self._time_outs,
             count=self._cache.metrics.received if self._cache.metrics else None,
         )
         reader = download.attach()
@@ -243,6 +245,7 @@ class Course:
         if seat is not None:
             self._seat = None
             seat.land(stored, download)
+            download.landed()
         return self._supply, True
 
     # The end.

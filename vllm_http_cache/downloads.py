@@ -40,11 +40,12 @@ PACE = 0.05  # seconds after which the octets of a slow body are written without
 
 
 class Broken(Exception):
-    """A body cannot be given to its end. ``error`` is the client's own where there is one."""
+    """A body cannot be given to its end. ``error`` is the client's own where there is one; did it wait too long?"""
 
-    def __init__(self, why: str, error: Exception | None = None) -> None:
+    def __init__(self, why: str, error: Exception | None = None, *, timed_out: bool = False) -> None:
         super().__init__(why)
         self.error = error
+        self.timed_out = timed_out
 
 
 class Reader:
@@ -68,6 +69,7 @@ class Download:
     :param publish: shows the growing body to other processes. None: it is for this caller alone.
     :param seat: the leader's, given up at the end.
     :param prefix: octets that are in the writer already.
+    :param time_outs: errors of the source that say that it waited too long.
     :param count: told how many octets came, at the end.
     :param clock: seconds that only go forward.
     """
@@ -83,6 +85,7 @@ class Download:
         publish: Callable[[], None] | None,
         seat: Seat | None,
         prefix: int = 0,
+        time_outs: tuple[type[Exception], ...] = (),
         count: Callable[[int], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,6 +95,7 @@ class Download:
         self._written = writer.follow()
         self._coding = coding
         self._keep = keep
+        self._time_outs = time_outs
         self._count = count
         self._prefix = prefix
         self._publish = publish
@@ -374,6 +378,9 @@ class Download:
             self.bury()
             if left is not None and (left := left - LOOK) <= 0:
                 raise caller.timed_out()
+
+    def landed(self) -> None:
+        """It is in its place, and others may come."""
 
     def _stir(self) -> None:
         """A reader waits for more."""

@@ -37,6 +37,7 @@ class CacheTransport(httpx.BaseTransport):
     :param url_policy: called with the target URI of every request (each hop of a chain of redirects is one) before the
         cache is asked; raises to refuse it.
     :raises httpx.InvalidURL: the URL could be read in more than one way.
+    :raises httpx.UnsupportedProtocol: it names no scheme or no host.
     :raises httpx.TransportError: as *inner* does. While another caller's download is followed:
         :class:`httpx.ReadTimeout` after the request's read timeout, :class:`httpx.RemoteProtocolError` when it breaks.
     """
@@ -210,6 +211,8 @@ def _asked(request: httpx.Request, cache: Cache, url_policy: UrlPolicy | None) -
     None when its target names no resource of the URL's origin (``OPTIONS *``) and it may go to the network.
     """
     url = request.url
+    if not (url.scheme and url.host):
+        raise httpx.UnsupportedProtocol("Request URL is missing an 'http://' or 'https://' protocol.", request=request)
     target: bytes = request.extensions.get("target", url.raw_path)
     ordinary = target.startswith(b"/")
     uri = f"{url.scheme}://{url.netloc.decode('ascii')}{(target if ordinary else url.raw_path).decode('latin-1')}"
@@ -243,10 +246,11 @@ def _caller(request: httpx.Request) -> Caller:
 
 
 def _reply(sent: Request, response: httpx.Response, source: _Source | _AsyncSource) -> Reply:
-    reason: bytes = response.extensions.get("reason_phrase", b"")
-    head = Response(response.status_code, _fields(response.headers), reason.decode("latin-1"))
+    reason: bytes | None = response.extensions.get("reason_phrase")  # HTTP/2 has none
+    phrase = response.reason_phrase if reason is None else reason.decode("latin-1")
+    head = Response(response.status_code, _fields(response.headers), phrase)
     later = response.extensions.get("http_version") not in (b"HTTP/1.0", b"HTTP/1.1")  # HTTP/2 frames every body
-    return Reply(head, source, response, later or is_framed(sent.method, head))
+    return Reply(head, source, response, later or is_framed(sent.method, head), time_outs=(httpx.TimeoutException,))
 
 
 def _answer(fetched: Fetched, stream: Callable[[Any], httpx.SyncByteStream | httpx.AsyncByteStream]) -> httpx.Response:
@@ -256,9 +260,11 @@ def _answer(fetched: Fetched, stream: Callable[[Any], httpx.SyncByteStream | htt
         native.headers = httpx.Headers(_raw(head.fields))
         native.extensions[EXTENSION] = fetched
         return native
-    extensions: dict[str, Any] = {"http_version": b"HTTP/1.1", EXTENSION: fetched}
-    if head.reason:
-        extensions["reason_phrase"] = head.reason.encode("latin-1")
+    extensions: dict[str, Any] = {
+        "http_version": b"HTTP/1.1",
+        "reason_phrase": head.reason.encode("latin-1"),
+        EXTENSION: fetched,
+    }
     return httpx.Response(head.status, headers=_raw(head.fields), stream=stream(fetched.body), extensions=extensions)
 
 

@@ -10,11 +10,12 @@ answers are given as they come, in chunks of at most the size asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import copy
+from collections.abc import Generator, Mapping
 from functools import partial
 from http.client import HTTPMessage
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 from urllib.parse import urlsplit
 
 import requests
@@ -22,7 +23,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3 import HTTPHeaderDict, HTTPResponse
 from urllib3.exceptions import HeaderParsingError, ProtocolError, ReadTimeoutError
-from urllib3.util import Timeout
+from urllib3.util import Retry, Timeout
 from urllib3.util.response import assert_header_parsing
 
 from .rfc9111.framing import is_framed
@@ -47,6 +48,8 @@ ADDED = (  # what http.client and urllib3 put on the wire where nothing else is 
 class CacheAdapter(BaseAdapter):
     """An adapter that answers from *cache*, and otherwise from *inner*.
 
+    A deep copy (of its session) is another adapter on the same cache; it cannot be pickled.
+
     :param inner: the adapter that goes to the origin, a new :class:`HTTPAdapter` if None. Closed with this one; the
         cache is not.
     :param url_policy: called with the target URI of every request (each hop of a chain of redirects is one) before the
@@ -58,6 +61,15 @@ class CacheAdapter(BaseAdapter):
         self._cache = cache
         self._inner = HTTPAdapter() if inner is None else inner
         self._url_policy = url_policy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        other._inner = copy.deepcopy(self._inner, memo)
+        return other
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a CacheAdapter cannot be pickled, nor a session that it is mounted on: mount one on the copy")
 
     def send(
         self,
@@ -104,7 +116,8 @@ class CacheAdapter(BaseAdapter):
         response: Any = fetched.native
         if response is None:
             as_adapter = cast("HTTPAdapter", self)  # build_response makes it the response's connection, no more
-            response = HTTPAdapter.build_response(as_adapter, request, _Raw(fetched.body, head, request.method))
+            retries = getattr(self._inner, "max_retries", Retry(0, read=False))
+            response = HTTPAdapter.build_response(as_adapter, request, _Raw(fetched.body, head, request, retries))
         else:
             response.raw.headers = _raw_headers(head.fields)
             response.headers = CaseInsensitiveDict(response.raw.headers)
@@ -148,6 +161,7 @@ class _File:
         self.closed = False
         if body.length == 0:
             self._finish()
+            self.closed = False  # until it is read: what wraps files wants an open one
 
     def read1(self, amt: int = -1) -> bytes:
         """At most *amt* octets (-1: as many as come), without waiting for more once there are some."""
@@ -205,7 +219,7 @@ class _Original:
 class _Raw(HTTPResponse):
     """A body in urllib3's clothes."""
 
-    def __init__(self, body: Body, head: Response, method: str | None) -> None:
+    def __init__(self, body: Body, head: Response, request: requests.PreparedRequest, retries: Retry) -> None:
         file = _File(body)
         super().__init__(
             body=cast("Any", file),
@@ -216,21 +230,33 @@ class _Raw(HTTPResponse):
             preload_content=False,
             decode_content=False,
             original_response=cast("Any", _Original(file, head.fields) if "set-cookie" in head.fields else None),
-            request_method=method,
+            retries=retries,
+            request_method=request.method,
+            request_url=request.path_url,
         )
         self.version_string = "HTTP/1.1"
         self._file = file
         self._uncoded = "content-encoding" not in head.fields
+        self._dropped = False
         self.chunked = False  # whatever the origin's framing was
 
     def stream(self, amt: int | None = 2**16, decode_content: bool | None = None) -> Generator[bytes, None, None]:
         """The body in chunks of at most *amt* octets, each as soon as it is there."""
-        if self._uncoded:
-            read1: Callable[[int], bytes] = self._file.read1  # requests asks for 10 KiB at a time
-            yield from iter(partial(read1, -1 if amt is None else amt), b"")
-            return
-        while data := self.read1(amt, decode_content):
+        while not self._dropped and (data := self._next(amt, decode_content)):
             yield data
+
+    def _next(self, amt: int | None, decode_content: bool | None) -> bytes:
+        if not self._uncoded:
+            return self.read1(amt, decode_content)
+        data = self._file.read1(-1 if amt is None else amt)  # past urllib3's buffers: requests wants 10 KiB each time
+        self._fp_bytes_read += len(data)
+        if self.length_remaining is not None:
+            self.length_remaining -= len(data)
+        return data
+
+    def close(self) -> None:
+        self._dropped = True
+        super().close()
 
 
 def _asked(request: requests.PreparedRequest) -> Request:
@@ -291,7 +317,7 @@ def _is_legible(raw: HTTPResponse) -> bool:
 
 def _reply(method: str, response: requests.Response) -> Reply:
     head, legible = received(response)
-    return Reply(head, _Source(response), response, is_framed(method, head), legible)
+    return Reply(head, _Source(response), response, is_framed(method, head), legible, (ReadTimeoutError,))
 
 
 def _raw_headers(fields: Fields) -> HTTPHeaderDict:

@@ -94,6 +94,9 @@ class PulledDownload(Download):
         self._owner = self._owner or reader
         return reader
 
+    def landed(self) -> None:
+        self._ticker.watch(self)  # from now on: its owner may never read
+
     def wait(self, reader: Reader, caller: Caller) -> None:
         if reader is self._owner and self._pulling.acquire(blocking=False):
             self._pull(reader)
@@ -132,15 +135,13 @@ class PulledDownload(Download):
             try:
                 chunk = self._source.read()
             except Exception as error:
-                self._fail(Broken(str(error), error))
+                self._fail(_broken(error, self._time_outs))
                 return
             if not chunk:
                 self._finish()
                 return
             if self._receive(chunk):
                 self._flush()
-            if self._publish is not None:
-                self._ticker.watch(self)
         except BaseException:  # a signal's handler raises between any two of these steps
             self._interrupted()
             raise
@@ -188,6 +189,11 @@ class PulledDownload(Download):
             self._fail(why)
 
 
+def _broken(error: Exception, time_outs: tuple[type[Exception], ...]) -> Broken:
+    """What an error of the source is to the readers."""
+    return Broken(str(error) or type(error).__name__, error, timed_out=isinstance(error, time_outs))
+
+
 class PumpedDownload(Download):
     """From an asynchronous source: a task of its own pumps, and another has a thread write meanwhile."""
 
@@ -217,7 +223,7 @@ class PumpedDownload(Download):
                 await self._wait_for_room()
             error = None
         except Exception as caught:
-            error = Broken(str(caught), caught)
+            error = _broken(caught, self._time_outs)
         finally:
             if self._scribe is not None:
                 self._scribe.cancel()

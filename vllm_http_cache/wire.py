@@ -59,6 +59,8 @@ class Reply:
         ``source`` has not been read then.
     :param framed: False when the end of the body is known only by the connection's closing.
     :param legible: False when the client could not read all of the head: what it left out may forbid to store it.
+    :param time_outs: errors that reading ``source`` raises when no octets come in time: to others who read along they
+        are time-outs as well.
     """
 
     response: Response
@@ -66,6 +68,7 @@ class Reply:
     native: Any = None
     framed: bool = True
     legible: bool = True
+    time_outs: tuple[type[Exception], ...] = (TimeoutError,)
 
 
 UrlPolicy = Callable[[str], None]  # is given a target URI, and raises to refuse it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -14,7 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 from tests.aiohttp.stand_ins import Body, Script, passing, reading, run, session_on, whole
 from tests.origin import Answer, Origin, Part
 from vllm_http_cache.aiohttp import CacheMiddleware
-from vllm_http_cache.rfc9111.message import Request, Response
+from vllm_http_cache.rfc9111.message import Fields, Request, Response
 from vllm_http_cache.wire import AsyncSend, Caller, Fetched, Reply
 
 TEXT = b"hello world " * 5000
@@ -39,6 +40,27 @@ def test_the_cache_reads_coded_octets(origin: Origin, framing: Any, decode: bool
         assert reply.response.reason == "OK"
 
     run(main)
+
+
+def test_an_untouched_answer_shows_the_callers_request(origin: Origin) -> None:
+    url = origin.on("/", Answer(500))
+
+    async def validate(request: Request, send: AsyncSend, caller: Caller) -> Fetched:
+        conditional = replace(request, fields=Fields((*request.fields, ("If-None-Match", '"1"'))))
+        reply = await send(conditional)
+        return Fetched(reply.response, reply.source, reply.native)
+
+    async def main() -> None:
+        async with session_on(Script(validate)) as session, session.get(url, headers={"X-Own": "1"}) as response:
+            info = response.request_info
+            assert (info.method, str(info.real_url), info.headers["X-Own"]) == ("GET", url, "1")
+            assert hdrs.IF_NONE_MATCH not in info.headers
+            with pytest.raises(aiohttp.ClientResponseError) as caught:
+                response.raise_for_status()
+            assert caught.value.request_info is info
+
+    run(main)
+    assert origin.seen()[0].get("if-none-match") == '"1"'
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])

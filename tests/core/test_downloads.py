@@ -51,6 +51,15 @@ def test_an_error_of_the_source_reaches_every_reader_and_nothing_is_kept(kept: K
     assert kept.bodies == [] and kept.storage.open_writers == 0 and source.closed
 
 
+@pytest.mark.parametrize("error", [OSError(), TimeoutError(), TimeoutError("too long")])
+def test_an_error_of_the_source_says_what_it_was(kept: Kept, error: OSError) -> None:
+    download = kept.pulled(Source([error]), time_outs=(TimeoutError,))
+    with pytest.raises(Broken) as caught:
+        read_all(download, attached(download))
+    assert str(caught.value) == (str(error) or type(error).__name__)
+    assert caught.value.timed_out is isinstance(error, TimeoutError)
+
+
 GZIP = Fields([("Content-Encoding", "gzip")])
 
 
@@ -122,6 +131,7 @@ def test_what_pauses_is_shown_to_other_processes(kept: Kept, first: int) -> None
     download = kept.pulled(source)
     reader = attached(download)
     download.wait(reader, Caller())
+    download.landed()
     assert eventually(lambda: kept.shown)
     assert not download._tail
     source.go_on.set()
@@ -145,7 +155,9 @@ def test_one_that_cannot_be_written_does_not_keep_others_from_it(kept: Kept, cap
     failing, sound = (kept.pulled(Pausing([b"first", b"rest"])) for _ in range(2))
     failing._publish = lambda: 1 / 0  # type: ignore[assignment]
     for download in (failing, sound):
-        download.wait(attached(download), Caller())
+        reader = attached(download)
+        download.landed()
+        download.wait(reader, Caller())
     assert eventually(lambda: kept.shown == 1 and "in time" in caplog.text)
     for download in (failing, sound):
         download._source.go_on.set()  # type: ignore[attr-defined]

@@ -93,6 +93,7 @@ def test_what_a_thread_cannot_write_is_read_but_not_kept(kept: Kept, caplog: pyt
     writer.write = once(writer.write, before=False)
     writer.write(b"")
     owner = attached(download)
+    download.landed()
     download.wait(owner, Caller())
     assert eventually(lambda: "in time" in caplog.text)
     source.go_on.set()

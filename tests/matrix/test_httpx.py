@@ -99,6 +99,33 @@ def test_ambiguous_urls_are_httpx_errors(session: httpx.Client) -> None:
         session.get("http://127.0.0.1\\.good.test/")
 
 
+@pytest.mark.parametrize("url", ["/path", "//host.test/path", "http:///path"])
+def test_a_url_without_an_origin_is_of_no_supported_protocol(cache: Cache, url: str) -> None:
+    """And so it says whatever the cache would say of it."""
+    raised = []
+    inner = httpx.HTTPTransport(verify=False)
+    for transport in (inner, CacheTransport(inner, cache), CacheTransport(inner, cache, url_policy=print)):
+        with httpx.Client(transport=transport) as client, pytest.raises(httpx.UnsupportedProtocol) as caught:
+            client.get(url)
+        assert caught.value.request.url.path == "/path"
+        raised.append(str(caught.value))
+    assert len(set(raised)) == 1
+
+
+def test_an_empty_reason_phrase_stays_empty(session: httpx.Client, origin: Origin) -> None:
+    head = b"HTTP/1.1 200 \r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\n"
+    url = origin.on("/", Answer(body=head + b"ok", framing="raw"))
+    for _ in range(2):
+        assert session.get(url).reason_phrase == ""
+
+
+def test_a_transport_without_reason_phrases_gets_httpx_own(cache: Cache) -> None:
+    inner = httpx.MockTransport(lambda _: httpx.Response(404, headers=FRESH))
+    with httpx.Client(transport=CacheTransport(inner, cache)) as client:
+        for _ in range(2):
+            assert client.get("http://mock.test/").reason_phrase == "Not Found"
+
+
 def test_it_stands_on_any_transport(cache: Cache) -> None:
     """A mock below, as respx and others are: no extensions, a body that is already there."""
     asked = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import pickle
@@ -95,6 +96,60 @@ def test_lines_and_files(session: requests.Session, origin: Origin) -> None:
             raw: Any = response.raw
             raw.auto_close = False  # as urllib3's own documentation says
             assert len(io.TextIOWrapper(raw).readlines()) == 10_000
+
+
+def test_the_raw_response_counts_what_is_read(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=TEXT))
+    for response in twice(session, url):
+        chunks = response.iter_content(1000)
+        for n in range(1, 4):
+            next(chunks)
+            assert (response.raw.tell(), response.raw.length_remaining) == (n * 1000, len(TEXT) - n * 1000)
+        assert len(response.raw.read(500)) == 500
+        assert (response.raw.tell(), response.raw.length_remaining) == (3500, len(TEXT) - 3500)
+        list(chunks)
+        assert (response.raw.tell(), response.raw.length_remaining) == (len(TEXT), 0)
+
+
+def test_the_raw_response_knows_its_request(session: requests.Session, origin: Origin) -> None:
+    origin.on("/", Answer(fields=FRESH, body=TEXT))
+    for response in twice(session, origin.url("/?a=b#c")):
+        assert response.content == TEXT
+        raw: Any = response.raw
+        assert (raw.url, raw.geturl(), raw.retries.total, raw.retries.read) == ("/?a=b", "/?a=b", 0, False)
+
+
+def test_an_empty_body_is_an_open_file_until_it_is_read(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH))
+    for response in twice(session, url):
+        assert not response.raw.closed
+        assert io.BufferedReader(response.raw).read() == b""
+        assert response.raw.closed
+    with session.get(url, stream=True) as response:
+        raw: Any = response.raw
+        assert io.TextIOWrapper(raw).read(1) == ""
+
+
+@pytest.mark.parametrize("fields", [{}, {"Content-Encoding": "gzip"}])
+def test_what_is_closed_unread_has_no_content(
+    session: requests.Session, origin: Origin, fields: dict[str, str]
+) -> None:
+    url = origin.on("/", Answer(fields={**FRESH, **fields}, body=gzip.compress(TEXT)))
+    session.get(url)
+    response = session.get(url, stream=True)
+    response.close()
+    assert response.content == b""
+
+
+def test_a_copied_session_is_on_the_same_cache(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=TEXT))
+    with copy.deepcopy(session) as other:
+        assert other.get(url).content == TEXT
+        assert other.get_adapter(url) is not session.get_adapter(url)
+    assert "; hit" in session.get(url).headers["cache-status"]
+    assert session.get(origin.url("/other")).status_code == 404
+    with pytest.raises(TypeError, match="CacheAdapter cannot be pickled"):
+        pickle.dumps(session)
 
 
 def test_a_response_may_be_pickled(session: requests.Session, origin: Origin) -> None:

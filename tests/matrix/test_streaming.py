@@ -55,6 +55,14 @@ def test_a_follower_reads_what_the_leader_has_so_far(world: World, client: Clien
     assert origin.count() == 1
 
 
+def test_a_leader_who_reads_nothing_holds_up_no_other_process(world: World, client: Client, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=b"x" * 4 * MIB))
+    with client.stream(url) as leader:
+        assert len(world.client().get(url, timeout=2).body) == 4 * MIB
+        assert len(leader.rest()) == 4 * MIB
+    assert origin.count() == 1
+
+
 @pytest.mark.parametrize("kind", CLIENTS.values(), ids=lambda kind: kind.name)
 def test_a_follower_may_be_of_another_kind(client: Client, origin: Origin, kind: type[Client]) -> None:
     """Decision 9: threads and tasks of any loop."""
@@ -187,6 +195,19 @@ def test_a_followers_broken_body_is_the_clients_own_error(world: World, client: 
         with pytest.raises(client.broken):
             leader.rest()
     assert client.get(url).body == b"something else"
+
+
+def test_a_followers_error_is_a_timeout_when_its_leaders_was_one(world: World, client: Client, origin: Origin) -> None:
+    stalling = Answer(fields={"Cache-Control": "max-age=60"}, body=[b"first", threading.Event()], length=1000)
+    url = origin.on("/", stalling, Answer(body=b"something else"))
+    with client.stream(url, timeout=0.3) as leader:
+        assert leader.read() == b"first"
+        with world.client(client.cache).stream(url) as follower:
+            assert follower.read() == b"first"
+            with pytest.raises(client.timed_out):
+                leader.rest()
+            with pytest.raises(client.timed_out, match="no octets"):
+                follower.rest()
 
 
 def test_the_total_timeout_holds_on_the_stream_of_a_hit(client: Client, origin: Origin) -> None:
