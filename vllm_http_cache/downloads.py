@@ -208,14 +208,22 @@ class Download:
         return b"" if self._ended else None
 
     def _from_tail(self, offset: int) -> bytes | None:
-        """All there is of it from *offset* on."""
-        start, pieces = self._received, []
+        """CHUNK octets from *offset* on, and the rest of the last chunk, or all there is."""
+        start, chunks = self._received, []
         for chunk in reversed(self._tail if offset < start else ()):  # most want the last one
             start -= len(chunk)
-            pieces.append(chunk[max(0, offset - start) :])
+            chunks.append(chunk)
             if start <= offset:
-                return b"".join(reversed(pieces))
-        return None
+                break
+        else:
+            return None
+        pieces, size = [], 0
+        while chunks and size < CHUNK:
+            piece = chunks.pop()[max(0, offset - start) :]
+            start = offset  # what follows is wanted whole
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
 
     def _trim(self) -> bool:
         """Unwritten octets that the one remaining reader has taken make room for more."""

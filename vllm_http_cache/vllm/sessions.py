@@ -114,7 +114,13 @@ def send(sessions: Sessions, hop: Hop, sent: Request, timeout: float | None) -> 
     settings: Any = session.merge_environment_settings(hop.url, {}, True, None, None)
     response = session.get_adapter(hop.url).send(prepared, timeout=timeout, **settings)
     head, legible = received(response)
-    return Reply(head, _Source(response), framed=is_framed("GET", head), legible=legible)
+    return Reply(
+        head,
+        _Source(response),
+        framed=is_framed("GET", head),
+        legible=legible,
+        time_outs=(_ReadTimedOut,),
+    )
 
 
 async def asend(sessions: Sessions, hop: Hop, sent: Request, timeout: float | None, deadline: float | None) -> Reply:
@@ -135,6 +141,10 @@ async def asend(sessions: Sessions, hop: Hop, sent: Request, timeout: float | No
     return Reply(head, _AsyncSource(response), framed=is_framed("GET", head))
 
 
+class _ReadTimedOut(requests.ConnectionError):
+    """As requests has it for a content: it is no ``Timeout``."""
+
+
 class _Source:
     """A :class:`~..wire.Source` and, where the cache has no use for it, a :class:`~..wire.Body`."""
 
@@ -149,7 +159,7 @@ class _Source:
         except ProtocolError as error:
             raise ChunkedEncodingError(error) from error
         except ReadTimeoutError as error:
-            raise requests.ConnectionError(error) from error
+            raise _ReadTimedOut(error) from error
         except TransportSSLError as error:
             raise SSLError(error) from error
         return data or b""
