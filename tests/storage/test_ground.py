@@ -7,7 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -249,6 +249,28 @@ def test_a_folder_deleted_bit_by_bit(make: Make, tmp_path: Path) -> None:
         writer.abort()
         sweep(storage)
         assert ledger_is_exact(storage), name
+
+
+@pytest.mark.parametrize("look", [sweep, lambda storage: storage._room._janitor.ask()], ids=["operator", "janitor"])
+def test_what_lies_beside_a_cache_that_was_moved_is_somebody_elses(
+    make: Make, tmp_path: Path, look: Callable[[FileStorage], None]
+) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    assert is_quiet(storage)
+    for name in ("v0", "CACHEDIR.TAG"):
+        (tmp_path / "releases" / name).mkdir(parents=True)
+        (tmp_path / "releases" / name / "file").write_bytes(b"theirs")
+    v1(tmp_path / "cache").rename(tmp_path / "releases" / "v1")
+    look(storage)
+    assert (tmp_path / "releases" / "v0" / "file").read_bytes() == b"theirs"
+    (own_folder(tmp_path / "cache") / "v0").mkdir()
+    look(storage)
+    assert (own_folder(tmp_path / "cache") / "v0").exists(), "until a server comes back to it"
+    assert store(storage, KEY, b"y")
+    assert is_quiet(storage)
+    look(storage)
+    assert not (own_folder(tmp_path / "cache") / "v0").exists()
 
 
 def test_a_working_directory_that_changes(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from errno import ENOTDIR, EPERM
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 OWN = ".vllm-http-cache"
 FORMAT = "v1"
+TAG = "CACHEDIR.TAG"
 FOLDERS = tuple(f"{number:02x}" for number in range(256))
 
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
@@ -51,10 +53,11 @@ def file_path(name: str) -> str:
 
 
 class Home:
-    """The open ``v1`` folder."""
+    """The open ``v1`` folder, and the one it was found in: ``..`` is another once ``v1`` is moved."""
 
-    def __init__(self, path: str, fd: int, *, group: bool) -> None:
+    def __init__(self, path: str, parent: int, fd: int, *, group: bool) -> None:
         self.path = path
+        self.parent = parent
         self.fd = fd
         self.group = group
         status = os.fstat(fd)
@@ -68,8 +71,9 @@ class Home:
 
     def close(self) -> None:
         """In a forked child at once; otherwise when the last user has gone, lest another file gets the number."""
-        fd, self.fd = self.fd, -1
-        shut(fd)
+        fds, self.fd, self.parent = (self.fd, self.parent), -1, -1
+        for fd in fds:
+            shut(fd)
 
     __del__ = close
 
@@ -106,6 +110,13 @@ class Home:
         """Octets that a file, or a folder itself, occupies at this moment; 0 when there is none."""
         status = self.status(path)
         return status.st_blocks * 512 if status else 0
+
+    def parent_blocks(self) -> int:
+        """As :meth:`blocks`, of what lies around ``v1`` in every format."""
+        with suppress(FileNotFoundError):
+            tag = os.stat(TAG, dir_fd=self.parent, follow_symlinks=False)
+            return (os.fstat(self.parent).st_blocks + tag.st_blocks) * 512
+        return os.fstat(self.parent).st_blocks * 512
 
     def folder_blocks(self, path: str) -> int:
         """As :meth:`blocks`; whatever is in the place of a folder and is none goes."""
@@ -222,11 +233,15 @@ def arrive(path: str, *, group: bool, create: bool) -> Home | None:
             if create:
                 _tag(own_fd)
             fd = _enter(FORMAT, own_fd, group=group, create=create)
+            if fd is None:
+                return None
+            parent, own_fd = own_fd, None
+            return Home(os.path.join(path, OWN, FORMAT), parent, fd, group=group)
         finally:
-            shut(own_fd)
+            if own_fd is not None:
+                shut(own_fd)
     finally:
         shut(user_fd)
-    return None if fd is None else Home(os.path.join(path, OWN, FORMAT), fd, group=group)
 
 
 def _make_users_folder(path: str, *, group: bool) -> None:
@@ -281,7 +296,7 @@ def _share_folder(path: str, parent: int) -> None:
 
 def _tag(own_fd: int) -> None:
     try:
-        fd = os.open("CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
+        fd = os.open(TAG, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
     except FileExistsError:
         return
     try:

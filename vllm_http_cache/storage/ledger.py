@@ -257,9 +257,9 @@ class Ledger:
 
     def _count_home(self) -> int:
         home = self._home
-        paths = ["..", ".", "growing", "writers", "../CACHEDIR.TAG", "ledger"]
+        paths = [".", "growing", "writers", "ledger"]
         paths += [f"writers/{name}" for name in home.names("writers") if name.endswith(".d")]
-        return sum(map(home.blocks, paths)) + occupied_by_older(home)
+        return sum(map(home.blocks, paths)) + home.parent_blocks() + occupied_by_older(home)
 
     def _costs(self, folder: str) -> Iterator[int]:
         for name in self._home.names(folder):
