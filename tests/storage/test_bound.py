@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from tests.storage import actors
 from tests.storage.conftest import Make
-from tests.storage.faults import intercepted
+from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
@@ -312,6 +313,68 @@ def test_the_reservation_of_a_living_writer_survives_the_ledger(make: Make, tmp_
     assert make(max_size=20 * MIB).create_body(key(2), 11 * MIB) is None
     assert writer.write(bytes(9 * MIB))
     assert writer.commit()
+    assert reserved(storage) == 0
+
+
+@pytest.mark.parametrize("junk", [None, b"", b"x" * 4096], ids=["gone", "empty", "damaged"])
+@pytest.mark.parametrize("who", ["a running process", "a new one"])
+def test_room_that_a_living_writer_has_yet_to_fill_is_not_given_away_with_the_ledger(
+    make: Make, tmp_path: Path, who: str, junk: bytes | None
+) -> None:
+    one, two = make(max_size=20 * MIB), make(max_size=20 * MIB)
+    writer = one.create_body(KEY, 10 * MIB)
+    assert writer
+    assert store(two, key(1), b"x")
+    file = v1(tmp_path / "cache") / "ledger"
+    file.unlink() if junk is None else file.write_bytes(junk)
+    other = two if who == "a running process" else make(max_size=20 * MIB)
+    assert eventually(lambda: store(other, key(2), b"x"))
+    assert other.create_body(key(3), 10 * MIB) is None
+    assert writer.write(bytes(10 * MIB))
+    assert writer.commit()
+    assert reserved(other) == 0
+
+
+@pytest.mark.parametrize("how", ["moved", "linked"])
+def test_a_ledger_that_lies_elsewhere_now_is_not_kept(make: Make, tmp_path: Path, how: str) -> None:
+    """A backup of hard links still has it, and so has the process."""
+    one, two = make(max_size=4 * MIB), make(max_size=4 * MIB)
+    assert store(one, KEY, bytes(MIB))
+    file = v1(tmp_path / "cache") / "ledger"
+    if how == "linked":
+        (tmp_path / "backup").hardlink_to(file)
+        file.unlink()
+    else:
+        file.rename(tmp_path / "backup")
+    assert eventually(lambda: store(two, key(2), bytes(MIB)))
+    for number in range(6):
+        store(one, key(number), bytes(600_000))
+        store(two, key(-number), bytes(600_000))
+        assert occupied(tmp_path / "cache") <= 4 * MIB
+    assert usage(one) == usage(two)
+    assert ledger_is_exact(one)
+
+
+@pytest.mark.parametrize("name", ["flock", "fstat"])
+def test_a_ledger_that_another_host_has_replaced_is_opened_again(storage: FileStorage, name: str) -> None:
+    assert store(storage, KEY, b"x")
+    place = storage._access.place
+    assert place
+    fault = Nth(1, fail(errno.ESTALE), only=name)
+    with intercepted(fault), place.ledger.locked() as page:
+        assert page.used
+    assert fault.happened
+
+
+def test_a_note_that_is_damaged_costs_nothing_for_long(make: Make, tmp_path: Path) -> None:
+    storage = make(max_size=4 * MIB)
+    assert store(storage, KEY, b"x")
+    for number in range(ledger.SLOTS):
+        (v1(tmp_path / "cache") / "writers" / str(number)).write_bytes(b"\xff" * 16)
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    assert eventually(lambda: store(storage, key(1), b"x"))
+    sweep(storage)
+    assert ledger_is_exact(storage)
     assert reserved(storage) == 0
 
 

@@ -51,8 +51,12 @@ class Descriptor:
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def __del__(self) -> None:
-        shut(self.number)
+    def close(self) -> None:
+        """At once, where no other thread can be about to use it."""
+        number, self.number = self.number, -1
+        shut(number)
+
+    __del__ = close
 
 
 def file_system(fd: int, mounts: str = "/proc/self/mountinfo") -> str:

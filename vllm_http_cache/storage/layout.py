@@ -6,7 +6,7 @@
             ledger                  what all this occupies, see ledger.py
             claims  sweep           locked, never written
             growing/<flight>        bodies that other processes may follow while they grow
-            writers/<n>             locked for as long as writer n lives
+            writers/<n>             locked for as long as writer n lives; what it has reserved, and its host
             writers/<n>.d/<random>  what writer n is writing
             <2 digits>/<key>            the record of a key; the digits are the key's first two
             <2 digits>/<key>.<random>   a body of that key
@@ -105,6 +105,11 @@ class Home:
             return os.stat(path, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
+
+    def is_at(self, path: str, fd: int) -> bool:
+        """Whether an open file is the one that is there: nobody has moved, removed or replaced it."""
+        found = self.status(path)
+        return found is not None and os.path.samestat(os.fstat(fd), found)
 
     def blocks(self, path: str) -> int:
         """Octets that a file, or a folder itself, occupies at this moment; 0 when there is none."""

@@ -20,16 +20,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from xxhash import xxh3_64_intdigest
 
-from .devices import shut
+from .devices import is_no_file, shut
 from .formats import occupied_by_older
 from .layout import FOLDERS, Home
 from .locks import lock, unlock
 
-__all__ = ["HOME", "SLOTS", "Ledger", "Page"]
+if TYPE_CHECKING:
+    from .slots import Slot
+
+__all__ = ["HOME", "NOTE", "SLOTS", "Ledger", "Page"]
 
 PATIENCE = 2.0  # seconds that the lock is waited for
 IMPATIENCE = 0.02  # the same, for INTERVAL seconds after it was not released in time
@@ -37,6 +40,9 @@ INTERVAL = 10.0
 
 SLOTS = 128
 HOME = len(FOLDERS)  # the account of everything outside the folders
+
+NOTE = struct.Struct("<QQ")  # what the file of a slot says: octets held, and the host's number or 0
+_MOST_HELD = 2**48  # more is damage
 
 _SIZE = 4096
 _MAGIC = b"vhcledg1"
@@ -124,7 +130,7 @@ class Ledger:
         self._home = home
         self._mutex = threading.Lock()
         self._fd = -1
-        self.slot: int | None = None
+        self.slot: Slot | None = None
         self.held = 0  # octets reserved by this process; the page is told at each turn
         self._impatient_until = 0.0
         self._boot = 0 if home.remote else boot()
@@ -159,12 +165,15 @@ class Ledger:
                 self._fd = self._home.open("ledger", os.O_RDWR | os.O_CREAT)
             try:
                 lock(self._fd, patience)
+                if self._home.is_at("ledger", self._fd):
+                    return
             except TimeoutError:  # its holder has stopped, it seems: not everybody need wait for it in turn
                 self._impatient_until = time.monotonic() + INTERVAL
                 raise
-            if os.fstat(self._fd).st_nlink:
-                return
-            self.close()  # somebody has removed it; the one in its place counts
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+            self.close()  # somebody has moved or removed it; the one in its place counts
         raise FileNotFoundError(errno.ENOENT, "the ledger vanishes again and again")
 
     def _load(self) -> Page:
@@ -178,16 +187,17 @@ class Ledger:
         if page.boot != self._boot and self._boot:
             page.boot = self._boot
             page.counted = 0  # the machine may have gone down before the page or some files were on the disk
+        if self.slot is not None and not self.slot.stands():
+            self.slot = None
         if self.slot is not None:
-            page.set_reservation(self.slot, self.held)
+            page.set_reservation(self.slot.number, self.held)
         return page
 
     def _begin(self) -> Page:
         page = Page()
         page.boot = self._boot
         for slot in range(SLOTS):
-            folder = f"writers/{slot}.d"
-            page.set_reservation(slot, sum(self._costs(folder)))
+            page.set_reservation(slot, max(self._noted(slot), sum(self._costs(f"writers/{slot}.d"))))
         if not set(FOLDERS).intersection(self._home.names(".")):
             self.count(page, HOME)
             page.counted = 1
@@ -197,9 +207,24 @@ class Ledger:
         self.save(page)
         return page
 
+    def _noted(self, slot: int) -> int:
+        """Octets that a writer, living or not, has noted as reserved."""
+        fd = -1
+        try:
+            fd = self._home.open(f"writers/{slot}", os.O_RDONLY)
+            note = os.pread(fd, NOTE.size, 0)
+        except OSError as error:
+            if is_no_file(error):
+                return 0
+            raise
+        finally:
+            shut(fd)
+        return min(NOTE.unpack(note)[0], _MOST_HELD) if len(note) == NOTE.size else 0
+
     def save(self, page: Page) -> None:
         if self.slot is not None:
-            page.set_reservation(self.slot, self.held)
+            self.slot.note(self.held)
+            page.set_reservation(self.slot.number, self.held)
         os.pwrite(self._fd, page.sealed(), 0)
 
     def look_soon(self, page: Page, when: float) -> None:
@@ -209,7 +234,7 @@ class Ledger:
 
     def reserve(self, page: Page, amount: int, limit: int) -> bool:
         """Reserve *amount* octets for this process if all that is taken then stays within *limit*."""
-        if not page.counted or page.used + page.reserved + amount > limit:
+        if self.slot is None or not page.counted or page.used + page.reserved + amount > limit:
             return False
         self.held += amount
         try:
@@ -258,7 +283,7 @@ class Ledger:
     def _count_home(self) -> int:
         home = self._home
         paths = [".", "growing", "writers", "ledger"]
-        paths += [f"writers/{name}" for name in home.names("writers") if name.endswith(".d")]
+        paths += [f"writers/{name}" for name in home.names("writers")]
         return sum(map(home.blocks, paths)) + home.parent_blocks() + occupied_by_older(home)
 
     def _costs(self, folder: str) -> Iterator[int]:
