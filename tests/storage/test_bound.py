@@ -26,6 +26,7 @@ from tests.storage.helpers import (
     own_folder,
     patched,
     read_body,
+    record_file,
     response,
     store,
     v1,
@@ -36,7 +37,7 @@ from vllm_http_cache.storage.devices import Device
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.layout import Home
 from vllm_http_cache.storage.protocol import Record
-from vllm_http_cache.storage.toolbox import sweep, usage
+from vllm_http_cache.storage.toolbox import by_uri, purge, sweep, usage
 
 KEY = key("bound")
 
@@ -210,6 +211,36 @@ def test_a_device_that_others_have_filled_keeps_what_is_stored(
     assert len([record for record in caplog.records if "free space" in record.getMessage()]) == 1
     monkeypatch.undo()
     assert store(storage, KEY, bytes(1000))
+
+
+@pytest.mark.parametrize("limits", [{"free_space_floor": 1 << 50}, {"max_size": 200_000}], ids=["floor", "bound"])
+def test_what_must_go_goes_without_room_for_a_shorter_record(
+    make: Make, tmp_path: Path, limits: dict[str, int]
+) -> None:
+    first = make()
+    for name in (KEY, key(1)):
+        two = tuple(response(write_body(first, name, bytes(50_000)), tag=tag) for tag in "ab")
+        assert first.swap(name, None, Record(two))
+    first.close()
+    storage = make(**limits)
+    with patched(storage._room._janitor, "ask", lambda: None):
+        assert purge(storage, by_uri("https://example.test/a.png")) == 2
+    assert not [stat for stat in storage.scan() if stat.stored.uri.endswith("a.png")]
+    assert ledger_is_exact(storage)
+
+
+def test_a_damaged_body_goes_below_the_floor(make: Make, tmp_path: Path) -> None:
+    first = make()
+    two = tuple(response(write_body(first, KEY, bytes(50_000)), tag=tag) for tag in "ab")
+    assert first.swap(KEY, None, Record(two))
+    first.close()
+    storage = make(free_space_floor=1 << 50)
+    assert two[0].body
+    file = record_file(tmp_path / "cache", two[0].body.name)
+    file.chmod(0o600)
+    file.write_bytes(b"x" * 50_000)
+    assert read_body(storage, two[0].body) is None
+    assert not file.exists()
 
 
 def test_a_floor_is_a_share_of_a_small_device() -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, overload
 
 from xxhash import xxh3_64_intdigest
 
-from .devices import is_no_file, shut
+from .devices import is_full, is_no_file, shut
 from .formats import occupied_by_older
 from .layout import FOLDERS, Home
 from .locks import lock, unlock
@@ -133,6 +133,7 @@ class Ledger:
         self.slot: Slot | None = None
         self.held = 0  # octets reserved by this process; the page is told at each turn
         self._impatient_until = 0.0
+        self._unsaved = False  # what has gone, while there was no room to say so
         self._boot = 0 if home.remote else boot()
 
     def close(self) -> None:
@@ -177,18 +178,22 @@ class Ledger:
         raise FileNotFoundError(errno.ENOENT, "the ledger vanishes again and again")
 
     def _load(self) -> Page:
+        if self.slot is not None and not self.slot.stands():
+            self.slot = None
         page = Page(os.pread(self._fd, _SIZE, 0) or b"\0")
         if not page.valid():
             page = self._begin()
         elif page.changing != _CLEAN:
             self.count(page, page.changing)
             page.changing = _CLEAN
-            self.save(page)
+            self.saved(page)
         if page.boot != self._boot and self._boot:
             page.boot = self._boot
             page.counted = 0  # the machine may have gone down before the page or some files were on the disk
-        if self.slot is not None and not self.slot.stands():
-            self.slot = None
+        if self._unsaved:
+            before, page.counted = page.counted, 0
+            self._unsaved = not self.saved(page)
+            page.counted = before if self._unsaved else 0
         if self.slot is not None:
             page.set_reservation(self.slot.number, self.held)
         return page
@@ -227,6 +232,16 @@ class Ledger:
             page.set_reservation(self.slot.number, self.held)
         os.pwrite(self._fd, page.sealed(), 0)
 
+    def saved(self, page: Page, *, need_not: bool = True) -> bool:
+        """Whether there was room to save the page; with ``need_not=False`` it is an error that there was none."""
+        try:
+            self.save(page)
+        except OSError as error:
+            if not (need_not and is_full(error)):
+                raise
+            return False
+        return True
+
     def look_soon(self, page: Page, when: float) -> None:
         """Something was left behind that only a look through everything finds."""
         page.sweep = min(page.sweep, int(when))
@@ -251,10 +266,13 @@ class Ledger:
             self.save(page)
 
     @contextmanager
-    def changing(self, page: Page, folder: int) -> Iterator[list[int]]:
+    def changing(self, page: Page, folder: int, *, removing: bool = False) -> Iterator[list[int]]:
         """Change files of one folder; what they occupy more (or, negative, less) is appended to the list given.
 
         What lies outside the folders is counted anew instead.
+
+        :param removing: it only becomes less, so it is done even if there is no room to say so; when there is, all is
+            counted anew.
         """
         before = 0
         if folder == HOME:
@@ -262,7 +280,7 @@ class Ledger:
         else:
             before = self._home.folder_blocks(FOLDERS[folder])
         page.changing = folder
-        self.save(page)
+        marked = self.saved(page, need_not=removing)
         amounts: list[int] = []
         yield amounts
         if folder == HOME:
@@ -271,7 +289,8 @@ class Ledger:
             grown = self._home.blocks(FOLDERS[folder]) - before
             page.set_account(folder, page.account(folder) + sum(amounts) + grown)
         page.changing = _CLEAN
-        self.save(page)
+        if not self.saved(page, need_not=removing) and not marked:
+            self._unsaved = True
 
     def count(self, page: Page, folder: int) -> None:
         """Set an account to what is there. The caller saves."""

@@ -159,7 +159,7 @@ def _bury(home: Home, ledger: Ledger, page: Page, number: int, life: Descriptor)
     for name in home.names(folder):
         home.unlink(f"{folder}/{name}")
     page.set_reservation(number, 0)
-    with ledger.changing(page, HOME):
+    with ledger.changing(page, HOME, removing=True):
         home.remove_folder(folder)
         with suppress(OSError):
             os.ftruncate(life.number, 0)

@@ -70,7 +70,7 @@ def evict(
         files = _by_key(folder, home.names(folder))
         while chosen:
             gone = 0
-            with ledger.locked() as page, ledger.changing(page, int(folder, 16)) as amounts:
+            with ledger.locked() as page, ledger.changing(page, int(folder, 16), removing=True) as amounts:
                 start = time.monotonic()
                 while chosen:
                     key, used = chosen.popitem()
@@ -190,17 +190,17 @@ def look_through(
         loose = [name for name in listed if name not in named and _is_loose(home, shelf, folder, name, disk)]
         with ledger.locked() as page:
             if loose:
-                with ledger.changing(page, number) as amounts:
+                with ledger.changing(page, number, removing=True) as amounts:
                     again = [name for name in loose if _is_loose(home, shelf, folder, name, disk)]
                     amounts.extend(-remove(home, f"{folder}/{name}") for name in again)
             if not home.remove_folder(folder) or page.account(number):
                 ledger.count(page, number)
-                ledger.save(page)
+                ledger.saved(page)
         yield
         _rest(start)
     with ledger.locked() as page:
         ledger.count(page, HOME)
-        ledger.save(page)
+        ledger.saved(page)
         used = page.used
     if observer is not None:
         observer.holds(octets=used, keys=keys)
