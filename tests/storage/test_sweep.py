@@ -400,6 +400,22 @@ def test_one_file_that_cannot_be_read_does_not_stop_the_sweep(make: Make, clock:
     assert [name for name in names if record_file(tmp_path / "cache", name).exists()] == [names[3]]
 
 
+@pytest.mark.usefixtures("no_grace")
+def test_a_record_that_cannot_be_read_keeps_its_bodies(make: Make, storage: FileStorage) -> None:
+    assert store(storage, KEY, b"x")
+    opened = os.open
+
+    def failing(path: object, *arguments: object, **options: object) -> int:
+        if str(path).endswith(KEY):
+            raise OSError(errno.EMFILE, "too many")
+        return opened(path, *arguments, **options)  # type: ignore[arg-type]
+
+    sweeper = make()
+    with patched(os, "open", failing):
+        sweep(sweeper)
+    assert load(storage, KEY) == b"x"
+
+
 def test_nothing_outside_is_touched(make: Make, tmp_path: Path, clock: Clock) -> None:
     """Other people's files, of any age and name, in the configured folder."""
     folder = tmp_path / "cache"

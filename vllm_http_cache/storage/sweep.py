@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from .layout import FOLDERS, Home, file_path, is_body, is_key
 from .ledger import HOME, Ledger, Page
 from .records import names
-from .shelf import Loaded, Shelf
+from .shelf import Shelf
 
 if TYPE_CHECKING:
     from .protocol import Observer
@@ -180,7 +180,10 @@ def look_through(
         named: set[str] = set()
         keys += sum(map(bool, map(is_key, listed)))
         for key in filter(is_key, listed):
-            loaded = _load(shelf, home, key)
+            try:
+                loaded = shelf.get(home, key)
+            except OSError:
+                continue  # cannot be read now
             if loaded is not None and (record := loaded.record) is not None:
                 named |= names(record.responses)
             if loaded is not None and (record is None or loaded.visible(now - ttl, now + SKEW) is not record):
@@ -206,13 +209,6 @@ def look_through(
         observer.holds(octets=used, keys=keys)
 
 
-def _load(shelf: Shelf, home: Home, key: str) -> Loaded | None:
-    try:
-        return shelf.get(home, key)
-    except OSError:
-        return None  # cannot be read now
-
-
 def _is_loose(home: Home, shelf: Shelf, folder: str, name: str, disk: float) -> bool:
     """Whether a file belongs to no key, or to one whose record does not name it."""
     if is_key(name) and name[:2] == folder:
@@ -220,5 +216,10 @@ def _is_loose(home: Home, shelf: Shelf, folder: str, name: str, disk: float) -> 
     status = home.status(f"{folder}/{name}")
     if status is None or not _settled(status.st_ctime, disk) or name.startswith(_STILL_OPEN):
         return False
-    loaded = _load(shelf, home, name[:64]) if is_body(name) and name[:2] == folder else None
+    if not is_body(name) or name[:2] != folder:
+        return True
+    try:
+        loaded = shelf.get(home, name[:64])
+    except OSError:
+        return False  # nobody knows
     return loaded is None or loaded.record is None or name not in names(loaded.record.responses)
