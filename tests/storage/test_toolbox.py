@@ -271,6 +271,28 @@ def test_an_archive_comes_through_a_pipe(make: Make, tmp_path: Path, clock: Cloc
     assert import_tar(make(tmp_path / "2"), Pipe(archive), clock()).stored == 5
 
 
+def test_an_archive_that_comes_slowly_is_stored_as_it_comes(
+    make: Make, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process sweeps between any two of its octets, after more than the time that bodies wait for a record."""
+    source = make(tmp_path / "1")
+    bodies = [response(write_body(source, KEY, tag.encode() * 2000), tag=tag) for tag in "abc"]
+    variants = [replace(stored, selecting=(("accept", stored.uri),)) for stored in (*bodies, response(tag="none"))]
+    assert source.swap(KEY, None, Record(tuple(variants)))
+    archive = exported(source)
+    target, other = make(tmp_path / "2"), quiet(make(tmp_path / "2"))
+    monkeypatch.setattr(sweeping, "GRACE", -1.0)
+
+    class Slow(Pipe):
+        def read(self, size: int = -1) -> bytes:
+            sweep(other)
+            return super().read(size)
+
+    assert store(target, key("another"), b"x")
+    assert import_tar(target, Slow(archive), clock()).stored == 4
+    assert [sound for stat, sound in verify(target) if stat.key == KEY] == [True] * 4
+
+
 def test_only_what_is_sound_goes_out(make: Make, tmp_path: Path, clock: Clock) -> None:
     source = filled(make, tmp_path / "1")
     flip(body_files(tmp_path / "1", key(2))[0])
