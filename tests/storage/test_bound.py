@@ -397,6 +397,19 @@ def test_a_ledger_that_another_host_has_replaced_is_opened_again(storage: FileSt
     assert fault.happened
 
 
+def test_what_the_dead_have_announced_is_counted(make: Make, tmp_path: Path) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    storage.forget(KEY)
+    sweep(storage)
+    (v1(tmp_path / "cache") / "growing" / KEY).write_bytes(bytes(100_000))
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    assert usage(storage).used >= occupied(tmp_path / "cache") > 100_000
+    sweep(storage)
+    assert usage(storage).used < 100_000
+    assert ledger_is_exact(storage)
+
+
 def test_a_note_that_is_damaged_costs_nothing_for_long(make: Make, tmp_path: Path) -> None:
     storage = make(max_size=4 * MIB)
     assert store(storage, KEY, b"x")

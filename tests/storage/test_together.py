@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.storage.conftest import Make
 from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import MIB, eventually, key, ledger_is_exact, load, patched, response, store, v1, write_body
 from vllm_http_cache.storage import claims as claiming
-from vllm_http_cache.storage import slots
+from vllm_http_cache.storage import growing, slots
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.storage.toolbox import sweep, usage
@@ -344,6 +345,27 @@ def test_the_end_of_a_writer_whose_file_is_gone_is_nobody_elses(
     one.close()
     assert writer.write(b"y")
     assert writer.commit()
+
+
+def test_an_announcement_that_has_just_taken_a_dead_ones_place_stays(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"x")
+    place = storage._access.place
+    assert place
+    writer = storage.create_body(KEY, None)
+    assert writer
+    (v1(tmp_path / "cache") / "growing" / FLIGHT).write_bytes(b"a dead one's")
+    announced = growing._announced
+
+    def then_another(*arguments: Any) -> object:
+        found = announced(*arguments)
+        writer.publish(FLIGHT, response())
+        return found
+
+    with patched(growing, "_announced", then_another):
+        growing.withdraw_dead(place.home)
+    assert storage.growing(FLIGHT)
+    writer.abort()
+    assert not growing.withdraw_dead(place.home)
 
 
 # Claims.

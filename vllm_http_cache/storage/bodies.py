@@ -127,9 +127,11 @@ class FileBodyWriter:
             room = place.home.room(len(data)) + place.home.slack
             if self._terms.reserve(room):
                 self._held += room
+                before = place.home.blocks("growing")
                 place.move_file(place.write_file(data), f"growing/{flight}")
                 self._flight = flight
-                place.count_home()
+                if place.home.blocks("growing") != before:
+                    place.count_home()
         except ValueError:
             pass  # too large to be shown
         except OSError as error:

@@ -303,7 +303,8 @@ class Ledger:
         home = self._home
         paths = [".", "growing", "writers", "ledger"]
         paths += [f"writers/{name}" for name in home.names("writers")]
-        return sum(map(home.blocks, paths)) + home.parent_blocks() + occupied_by_older(home)
+        announced = sum(self._costs("growing"))  # by the living, who have reserved room, and by the dead, who have none
+        return sum(map(home.blocks, paths)) + announced + home.parent_blocks() + occupied_by_older(home)
 
     def _costs(self, folder: str) -> Iterator[int]:
         for name in self._home.names(folder):
