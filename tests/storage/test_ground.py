@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -421,6 +422,34 @@ def test_a_disk_with_large_blocks_is_charged_for_them(make: Make, monkeypatch: p
         for number in range(100):
             store(storage, key(number), b"x")
         assert usage(storage).keys < 40
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["clusters", "huge pages"])
+def test_where_a_small_file_occupies_more_than_a_block_it_is_charged_so(make: Make, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "disk"
+    path.mkdir()
+    if kind == "clusters":
+        image = tmp_path / "image"
+        image.touch()
+        os.truncate(image, 64 * MIB)
+        make_it = ["mkfs.ext4", "-q", "-O", "bigalloc", "-C", "65536", str(image)]
+        commands = [make_it, ["mount", "-o", "loop", str(image), str(path)]]
+    else:
+        commands = [["mount", "-t", "tmpfs", "-o", "size=200m,huge=always", "none", str(path)]]
+    if any(subprocess.run(command, check=False, capture_output=True).returncode for command in commands):
+        pytest.skip("cannot make such a file system")
+    try:
+        storage = make(path, max_size=48 * MIB, free_space_floor=0)
+        assert store(storage, KEY, b"x")
+        begun = (storage.create_body(key(number), 1) for number in range(1000))
+        writers = list(takewhile(bool, begun))
+        assert all(writer and writer.write(b"x") for writer in writers)
+        assert occupied(path) <= usage(storage).used + usage(storage).reserved <= 48 * MIB
+        assert writers
+        storage.close()
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
 
 
 def test_everything_stays_inside(make: Make, tmp_path: Path) -> None:

@@ -64,10 +64,18 @@ class Home:
         self._identity = status.st_dev, status.st_ino
         self._file_system = file_system(fd)
         self.remote = is_remote(self._file_system)
-        self._block = min(max(os.fstatvfs(fd).f_frsize, _BLOCK), _LARGEST_BLOCK)
+        self._block = max(min(max(os.fstatvfs(fd).f_frsize, _BLOCK), _LARGEST_BLOCK), self._smallest())
         self.slack = 4 * self._block  # folders that grow by a name, an attribute block
         self.file_mode = 0o660 if group else 0o600
         self.whole_mode = 0o440 if group else 0o400
+
+    def _smallest(self) -> int:
+        """Octets that a small file occupies: where room is given out in clusters or huge pages, more than a block."""
+        with suppress(FileNotFoundError):
+            tag = os.stat(TAG, dir_fd=self.parent, follow_symlinks=False)
+            if stat.S_ISREG(tag.st_mode) and tag.st_size <= _BLOCK:
+                return tag.st_blocks * 512
+        return 0
 
     def close(self) -> None:
         """In a forked child at once; otherwise when the last user has gone, lest another file gets the number."""
