@@ -258,6 +258,26 @@ def test_on_a_network_every_body_is_synced_and_no_record_is_believed_by_its_attr
     assert is_well_enough(storage)
 
 
+def test_a_body_that_cannot_be_synced_is_whole_for_nobody(make: Make) -> None:
+    storage = make(fsync=True)
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(NEW)
+    writer.publish(actors.FLIGHT, response())
+    growing = storage.growing(actors.FLIGHT)
+    assert growing
+    ends: list[bool | None] = []
+    with intercepted(lambda name: ends.append(growing.ended())), patched(os, "fsync", failing):
+        assert writer.commit() is None
+    assert growing.ended() is False
+    assert True not in ends
+    growing.close()
+
+
+def failing(fd: int) -> None:
+    raise OSError(errno.EDQUOT, "the quota")
+
+
 def is_well_enough(storage: FileStorage) -> bool:
     return store(storage, KEY, NEW) and usage(storage).reserved == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -15,6 +16,7 @@ import pytest
 
 from tests.storage import actors
 from tests.storage.conftest import Make
+from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     eventually,
@@ -372,6 +374,8 @@ def test_a_disk_that_is_read_only_serves_hits(make: Make, small_disk: Path, capl
     claim = make(small_disk).claim(KEY)
     assert claim
     assert warnings(caplog) == 2, "one for each storage that would write"
+    assert usage(storage).keys == 1
+    assert usage(storage).used >= 8192
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
     assert store(storage, key(2), b"x")
     storage.forget(KEY)
@@ -422,6 +426,47 @@ def test_a_disk_with_large_blocks_is_charged_for_them(make: Make, monkeypatch: p
         for number in range(100):
             store(storage, key(number), b"x")
         assert usage(storage).keys < 40
+
+
+def test_a_tag_that_found_no_room_is_written_later(make: Make, tmp_path: Path) -> None:
+    with intercepted(Nth(1, fail(errno.ENOSPC), only="write", on=True)):
+        assert not make().open()
+    tag = own_folder(tmp_path / "cache") / "CACHEDIR.TAG"
+    assert tag.read_bytes() == b""
+    assert store(make(), KEY, b"x")
+    assert tag.read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+    tag.write_bytes(tag.read_bytes() + b"# more\n")
+    shutil.rmtree(v1(tmp_path / "cache"))
+    assert store(make(), KEY, b"x")
+    assert tag.read_bytes().endswith(b"# more\n")
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+def test_a_shared_folder_that_was_being_made_is_shared_by_the_next(make: Make, tmp_path: Path, nth: int) -> None:
+    (tmp_path / "cache").mkdir()
+    with intercepted(Nth(nth, fail(errno.EIO), only="chmod")):
+        store(make(group=True), KEY, b"x")
+    assert store(make(group=True), KEY, b"x")
+    folders = [own_folder(tmp_path / "cache"), *own_folder(tmp_path / "cache").rglob("*")]
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folders if path.is_dir()}
+    modes.pop(KEY[:2])
+    assert set(modes.values()) == {0o2770}, modes
+
+
+def test_a_umask_that_takes_write_permission_makes_nothing_look_whole(storage: FileStorage) -> None:
+    before = os.umask(0o222)
+    try:
+        writer = storage.create_body(KEY, None)
+        assert writer
+        writer.publish(KEY, response())
+        growing = storage.growing(KEY)
+    finally:
+        os.umask(before)
+    assert growing
+    assert growing.ended() is None
+    assert writer.commit()
+    assert growing.ended() is True
+    growing.close()
 
 
 @needs_root

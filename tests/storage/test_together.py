@@ -419,12 +419,13 @@ def test_where_locks_are_of_files_a_flight_is_claimed_all_the_same(make: Make, m
     assert two.claim(FLIGHT)
 
 
-@pytest.mark.parametrize("code", [None, errno.ESTALE], ids=["removed", "stale"])
+@pytest.mark.parametrize("code", [None, errno.ESTALE], ids=["replaced", "stale"])
 def test_claims_survive_the_file_they_are_made_in(make: Make, tmp_path: Path, code: int | None) -> None:
     one, two = make(), make()
     claim = one.claim(FLIGHT)
     assert claim
     (v1(tmp_path / "cache") / "claims").unlink()
+    (v1(tmp_path / "cache") / "claims").touch()
     with intercepted(Nth(1, fail(code), only="fstat") if code else lambda name: None):
         other = one.claim(key("another flight"))
     assert other

@@ -71,7 +71,7 @@ class Home:
 
     def _smallest(self) -> int:
         """Octets that a small file occupies: where room is given out in clusters or huge pages, more than a block."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             tag = os.stat(TAG, dir_fd=self.parent, follow_symlinks=False)
             if stat.S_ISREG(tag.st_mode) and tag.st_size <= _BLOCK:
                 return tag.st_blocks * 512
@@ -151,21 +151,19 @@ class Home:
                 raise
             self._clear(path)
             fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
-        if self.group and flags & os.O_CREAT:
-            self._share(fd)
+        if flags & os.O_CREAT:
+            with suppress(OSError):  # another member's file, shared already
+                if self.group or not os.fstat(fd).st_mode & stat.S_IWUSR:
+                    os.fchmod(fd, self.file_mode)  # past the umask
         return fd
-
-    def _share(self, fd: int) -> None:
-        try:
-            os.fchmod(fd, self.file_mode)  # past the umask
-        except PermissionError:
-            pass  # another member's file, shared already
 
     def make_folder(self, path: str) -> None:
         """Make a folder unless it is there."""
         try:
             os.mkdir(path, 0o700, dir_fd=self.fd)
         except FileExistsError:
+            if self.group:
+                self._with_folder(path, _share_own)
             return
         if self.group:
             _share_folder(path, self.fd)
@@ -283,6 +281,8 @@ def _enter(name: str, parent: int, *, group: bool, create: bool) -> int | None:
             raise NotADirectoryError(ENOTDIR, "a file or a link is in the place of the cache's folder", name) from None
         raise
     try:
+        if group and not set(os.listdir(fd)) - {TAG}:
+            _share_own(fd)
         _check(os.fstat(fd), name, group=group)
     except BaseException:
         shut(fd)
@@ -307,11 +307,20 @@ def _share_folder(path: str, parent: int) -> None:
     os.chmod(path, 0o2770, dir_fd=parent)
 
 
+def _share_own(fd: int) -> None:
+    """Share a folder that this user, killed, has made and not shared."""
+    status = os.fstat(fd)
+    if status.st_uid == os.geteuid() and status.st_mode & 0o2770 != 0o2770:
+        with suppress(OSError):
+            os.fchmod(fd, 0o2770)
+
+
 def _tag(own_fd: int) -> None:
-    try:
-        fd = os.open(TAG, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
-    except FileExistsError:
-        return
+    with suppress(FileNotFoundError):
+        found = os.stat(TAG, dir_fd=own_fd, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or found.st_size >= len(_TAG):
+            return
+    fd = os.open(TAG, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
     try:
         os.write(fd, _TAG)
     finally:

@@ -160,6 +160,18 @@ class Ledger:
         finally:
             self._mutex.release()
 
+    def glance(self) -> Page | None:
+        """The page as it is, where nothing can be changed. None: it is damaged.
+
+        :raises OSError: it cannot be read.
+        """
+        fd = self._home.open("ledger", os.O_RDONLY)
+        try:
+            page = Page(os.pread(fd, _SIZE, 0) or b"\0")
+        finally:
+            shut(fd)
+        return page if page.valid() else None
+
     def _lock(self, patience: float) -> None:
         for _ in range(8):
             if self._fd < 0:

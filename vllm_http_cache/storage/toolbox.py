@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from errno import EROFS
 from urllib.parse import urlsplit
 
 from ..rfc9111.message import BodyRef, StoredResponse
@@ -54,8 +55,14 @@ def usage(storage: FileStorage) -> Usage:
     place = storage._access.reading()
     if place is None:
         return Usage(0, 0, storage.limits.max_size, 0)
-    with place.ledger.locked() as page:
-        used, reserved = page.used, page.reserved
+    try:
+        with place.ledger.locked() as page:
+            used, reserved = page.used, page.reserved
+    except OSError as error:
+        found = place.ledger.glance() if error.errno == EROFS else None
+        if found is None:
+            raise
+        used, reserved = found.used, found.reserved
     keys = sum(is_key(name) is not None for folder in FOLDERS for name in place.home.names(folder))
     return Usage(used, reserved, storage.limits.max_size, keys)
 
