@@ -138,9 +138,8 @@ def write_fork_and_wait(path: Path) -> None:
     writer.write(bytes(50_000))
     claim = storage.claim(FLIGHT)
     assert claim
-    child = os.fork()
-    if child:
-        (path.parent / "almost").write_text(str(child))
+    if not os.fork():
+        (path.parent / "almost").write_text(str(os.getpid()))
         (path.parent / "almost").rename(path.parent / "ready")
     signal.pause()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from tests.storage import actors
 from tests.storage.conftest import Make
-from tests.storage.faults import intercepted
+from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
@@ -25,6 +26,7 @@ from tests.storage.helpers import (
     own_folder,
     patched,
     read_body,
+    record_file,
     response,
     store,
     v1,
@@ -35,7 +37,7 @@ from vllm_http_cache.storage.devices import Device
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.layout import Home
 from vllm_http_cache.storage.protocol import Record
-from vllm_http_cache.storage.toolbox import sweep, usage
+from vllm_http_cache.storage.toolbox import by_uri, purge, sweep, usage
 
 KEY = key("bound")
 
@@ -211,6 +213,36 @@ def test_a_device_that_others_have_filled_keeps_what_is_stored(
     assert store(storage, KEY, bytes(1000))
 
 
+@pytest.mark.parametrize("limits", [{"free_space_floor": 1 << 50}, {"max_size": 200_000}], ids=["floor", "bound"])
+def test_what_must_go_goes_without_room_for_a_shorter_record(
+    make: Make, tmp_path: Path, limits: dict[str, int]
+) -> None:
+    first = make()
+    for name in (KEY, key(1)):
+        two = tuple(response(write_body(first, name, bytes(50_000)), tag=tag) for tag in "ab")
+        assert first.swap(name, None, Record(two))
+    first.close()
+    storage = make(**limits)
+    with patched(storage._room._janitor, "ask", lambda: None):
+        assert purge(storage, by_uri("https://example.test/a.png")) == 2
+    assert not [stat for stat in storage.scan() if stat.stored.uri.endswith("a.png")]
+    assert ledger_is_exact(storage)
+
+
+def test_a_damaged_body_goes_below_the_floor(make: Make, tmp_path: Path) -> None:
+    first = make()
+    two = tuple(response(write_body(first, KEY, bytes(50_000)), tag=tag) for tag in "ab")
+    assert first.swap(KEY, None, Record(two))
+    first.close()
+    storage = make(free_space_floor=1 << 50)
+    assert two[0].body
+    file = record_file(tmp_path / "cache", two[0].body.name)
+    file.chmod(0o600)
+    file.write_bytes(b"x" * 50_000)
+    assert read_body(storage, two[0].body) is None
+    assert not file.exists()
+
+
 def test_a_floor_is_a_share_of_a_small_device() -> None:
     assert Device(100 * 1024**3, 0).floor(None) == 64 * MIB
     assert Device(20 * MIB, 0).floor(None) == MIB
@@ -312,6 +344,81 @@ def test_the_reservation_of_a_living_writer_survives_the_ledger(make: Make, tmp_
     assert make(max_size=20 * MIB).create_body(key(2), 11 * MIB) is None
     assert writer.write(bytes(9 * MIB))
     assert writer.commit()
+    assert reserved(storage) == 0
+
+
+@pytest.mark.parametrize("junk", [None, b"", b"x" * 4096], ids=["gone", "empty", "damaged"])
+@pytest.mark.parametrize("who", ["a running process", "a new one"])
+def test_room_that_a_living_writer_has_yet_to_fill_is_not_given_away_with_the_ledger(
+    make: Make, tmp_path: Path, who: str, junk: bytes | None
+) -> None:
+    one, two = make(max_size=20 * MIB), make(max_size=20 * MIB)
+    writer = one.create_body(KEY, 10 * MIB)
+    assert writer
+    assert store(two, key(1), b"x")
+    file = v1(tmp_path / "cache") / "ledger"
+    file.unlink() if junk is None else file.write_bytes(junk)
+    other = two if who == "a running process" else make(max_size=20 * MIB)
+    assert eventually(lambda: store(other, key(2), b"x"))
+    assert other.create_body(key(3), 10 * MIB) is None
+    assert writer.write(bytes(10 * MIB))
+    assert writer.commit()
+    assert reserved(other) == 0
+
+
+@pytest.mark.parametrize("how", ["moved", "linked"])
+def test_a_ledger_that_lies_elsewhere_now_is_not_kept(make: Make, tmp_path: Path, how: str) -> None:
+    """A backup of hard links still has it, and so has the process."""
+    one, two = make(max_size=4 * MIB), make(max_size=4 * MIB)
+    assert store(one, KEY, bytes(MIB))
+    file = v1(tmp_path / "cache") / "ledger"
+    if how == "linked":
+        (tmp_path / "backup").hardlink_to(file)
+        file.unlink()
+    else:
+        file.rename(tmp_path / "backup")
+    assert eventually(lambda: store(two, key(2), bytes(MIB)))
+    for number in range(6):
+        store(one, key(number), bytes(600_000))
+        store(two, key(-number), bytes(600_000))
+        assert occupied(tmp_path / "cache") <= 4 * MIB
+    assert usage(one) == usage(two)
+    assert ledger_is_exact(one)
+
+
+@pytest.mark.parametrize("name", ["flock", "fstat"])
+def test_a_ledger_that_another_host_has_replaced_is_opened_again(storage: FileStorage, name: str) -> None:
+    assert store(storage, KEY, b"x")
+    place = storage._access.place
+    assert place
+    fault = Nth(1, fail(errno.ESTALE), only=name)
+    with intercepted(fault), place.ledger.locked() as page:
+        assert page.used
+    assert fault.happened
+
+
+def test_what_the_dead_have_announced_is_counted(make: Make, tmp_path: Path) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    storage.forget(KEY)
+    sweep(storage)
+    (v1(tmp_path / "cache") / "growing" / KEY).write_bytes(bytes(100_000))
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    assert usage(storage).used >= occupied(tmp_path / "cache") > 100_000
+    sweep(storage)
+    assert usage(storage).used < 100_000
+    assert ledger_is_exact(storage)
+
+
+def test_a_note_that_is_damaged_costs_nothing_for_long(make: Make, tmp_path: Path) -> None:
+    storage = make(max_size=4 * MIB)
+    assert store(storage, KEY, b"x")
+    for number in range(ledger.SLOTS):
+        (v1(tmp_path / "cache") / "writers" / str(number)).write_bytes(b"\xff" * 16)
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    assert eventually(lambda: store(storage, key(1), b"x"))
+    sweep(storage)
+    assert ledger_is_exact(storage)
     assert reserved(storage) == 0
 
 

@@ -18,11 +18,13 @@ from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
+    eventually,
     is_quiet,
     key,
     ledger_is_exact,
     load,
     patched,
+    record_file,
     response,
     store,
     v1,
@@ -32,7 +34,7 @@ from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.protocol import BodyDamaged, Record
 from vllm_http_cache.storage.records import names
-from vllm_http_cache.storage.toolbox import sweep, usage
+from vllm_http_cache.storage.toolbox import sweep, trim, usage
 
 KEY, OLD, NEW = actors.KEY, actors.OLD, actors.NEW
 CODES = [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.ENOENT]
@@ -146,6 +148,44 @@ def test_one_warning_for_each_cause_and_interval(
     assert len(warnings()) == 3
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.__getitem__)
+@pytest.mark.parametrize("how", ["forget", "trim", "swap", "janitor", "sweep"])
+def test_where_even_a_change_needs_room_removing_does_not(make: Make, tmp_path: Path, how: str, code: int) -> None:
+    """A full file system that copies on write."""
+    storage = make(tmp_path / "cache", max_size=10 * MIB)
+    for number in range(10):
+        assert store(storage, key(number), bytes(100_000))
+    two = tuple(response(write_body(storage, KEY, OLD), tag=tag) for tag in "ab")
+    assert storage.swap(KEY, None, Record(two))
+    assert is_quiet(storage)
+    used = usage(storage).used
+    seen = storage.read(KEY)
+    with intercepted(Nth(1, fail(code), only="pwrite", on=True)):
+        match how:
+            case "forget":
+                storage.forget(KEY)
+            case "swap":
+                assert storage.swap(KEY, seen, Record(two[1:]))
+            case "trim":
+                assert trim(storage, used // 2) > 300_000
+            case "sweep":
+                record_file(tmp_path / "cache", KEY).write_bytes(b"junk")
+                with patched(sweeping, "GRACE", -1.0):
+                    sweep(storage)
+            case _:
+                body_files(tmp_path / "cache", KEY)[0].unlink()
+                storage._room.suspect(min(names(two)))
+                assert is_quiet(storage)
+        if how == "trim":
+            assert 2 < len(list(storage.scan())) < 8
+        else:
+            assert storage.read(KEY) is None
+            assert body_files(tmp_path / "cache", KEY) == []
+    assert eventually(lambda: store(storage, key(20), b"works"))
+    assert is_quiet(storage)
+    assert ledger_is_exact(storage)
+
+
 def test_a_body_that_failed_cannot_be_committed(storage: FileStorage, tmp_path: Path) -> None:
     writer = storage.create_body(KEY, 100)
     assert writer
@@ -216,6 +256,26 @@ def test_on_a_network_every_body_is_synced_and_no_record_is_believed_by_its_attr
     with intercepted(Nth(1, fail(errno.EDQUOT), only="fsync", on=True)):
         assert write_body(storage, KEY, NEW) is None
     assert is_well_enough(storage)
+
+
+def test_a_body_that_cannot_be_synced_is_whole_for_nobody(make: Make) -> None:
+    storage = make(fsync=True)
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(NEW)
+    writer.publish(actors.FLIGHT, response())
+    growing = storage.growing(actors.FLIGHT)
+    assert growing
+    ends: list[bool | None] = []
+    with intercepted(lambda name: ends.append(growing.ended())), patched(os, "fsync", failing):
+        assert writer.commit() is None
+    assert growing.ended() is False
+    assert True not in ends
+    growing.close()
+
+
+def failing(fd: int) -> None:
+    raise OSError(errno.EDQUOT, "the quota")
 
 
 def is_well_enough(storage: FileStorage) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from tests.storage import actors
 from tests.storage.conftest import Make
+from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     eventually,
@@ -251,6 +254,28 @@ def test_a_folder_deleted_bit_by_bit(make: Make, tmp_path: Path) -> None:
         assert ledger_is_exact(storage), name
 
 
+@pytest.mark.parametrize("look", [sweep, lambda storage: storage._room._janitor.ask()], ids=["operator", "janitor"])
+def test_what_lies_beside_a_cache_that_was_moved_is_somebody_elses(
+    make: Make, tmp_path: Path, look: Callable[[FileStorage], None]
+) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    assert is_quiet(storage)
+    for name in ("v0", "CACHEDIR.TAG"):
+        (tmp_path / "releases" / name).mkdir(parents=True)
+        (tmp_path / "releases" / name / "file").write_bytes(b"theirs")
+    v1(tmp_path / "cache").rename(tmp_path / "releases" / "v1")
+    look(storage)
+    assert (tmp_path / "releases" / "v0" / "file").read_bytes() == b"theirs"
+    (own_folder(tmp_path / "cache") / "v0").mkdir()
+    look(storage)
+    assert (own_folder(tmp_path / "cache") / "v0").exists(), "until a server comes back to it"
+    assert store(storage, KEY, b"y")
+    assert is_quiet(storage)
+    look(storage)
+    assert not (own_folder(tmp_path / "cache") / "v0").exists()
+
+
 def test_a_working_directory_that_changes(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     storage = make(Path("relative"))
@@ -349,6 +374,8 @@ def test_a_disk_that_is_read_only_serves_hits(make: Make, small_disk: Path, capl
     claim = make(small_disk).claim(KEY)
     assert claim
     assert warnings(caplog) == 2, "one for each storage that would write"
+    assert usage(storage).keys == 1
+    assert usage(storage).used >= 8192
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
     assert store(storage, key(2), b"x")
     storage.forget(KEY)
@@ -399,6 +426,75 @@ def test_a_disk_with_large_blocks_is_charged_for_them(make: Make, monkeypatch: p
         for number in range(100):
             store(storage, key(number), b"x")
         assert usage(storage).keys < 40
+
+
+def test_a_tag_that_found_no_room_is_written_later(make: Make, tmp_path: Path) -> None:
+    with intercepted(Nth(1, fail(errno.ENOSPC), only="write", on=True)):
+        assert not make().open()
+    tag = own_folder(tmp_path / "cache") / "CACHEDIR.TAG"
+    assert tag.read_bytes() == b""
+    assert store(make(), KEY, b"x")
+    assert tag.read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+    tag.write_bytes(tag.read_bytes() + b"# more\n")
+    shutil.rmtree(v1(tmp_path / "cache"))
+    assert store(make(), KEY, b"x")
+    assert tag.read_bytes().endswith(b"# more\n")
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+def test_a_shared_folder_that_was_being_made_is_shared_by_the_next(make: Make, tmp_path: Path, nth: int) -> None:
+    (tmp_path / "cache").mkdir()
+    with intercepted(Nth(nth, fail(errno.EIO), only="chmod")):
+        store(make(group=True), KEY, b"x")
+    assert store(make(group=True), KEY, b"x")
+    folders = [own_folder(tmp_path / "cache"), *own_folder(tmp_path / "cache").rglob("*")]
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folders if path.is_dir()}
+    modes.pop(KEY[:2])
+    assert set(modes.values()) == {0o2770}, modes
+
+
+def test_a_umask_that_takes_write_permission_makes_nothing_look_whole(storage: FileStorage) -> None:
+    before = os.umask(0o222)
+    try:
+        writer = storage.create_body(KEY, None)
+        assert writer
+        writer.publish(KEY, response())
+        growing = storage.growing(KEY)
+    finally:
+        os.umask(before)
+    assert growing
+    assert growing.ended() is None
+    assert writer.commit()
+    assert growing.ended() is True
+    growing.close()
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["clusters", "huge pages"])
+def test_where_a_small_file_occupies_more_than_a_block_it_is_charged_so(make: Make, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "disk"
+    path.mkdir()
+    if kind == "clusters":
+        image = tmp_path / "image"
+        image.touch()
+        os.truncate(image, 64 * MIB)
+        make_it = ["mkfs.ext4", "-q", "-O", "bigalloc", "-C", "65536", str(image)]
+        commands = [make_it, ["mount", "-o", "loop", str(image), str(path)]]
+    else:
+        commands = [["mount", "-t", "tmpfs", "-o", "size=200m,huge=always", "none", str(path)]]
+    if any(subprocess.run(command, check=False, capture_output=True).returncode for command in commands):
+        pytest.skip("cannot make such a file system")
+    try:
+        storage = make(path, max_size=48 * MIB, free_space_floor=0)
+        assert store(storage, KEY, b"x")
+        begun = (storage.create_body(key(number), 1) for number in range(1000))
+        writers = list(takewhile(bool, begun))
+        assert all(writer and writer.write(b"x") for writer in writers)
+        assert occupied(path) <= usage(storage).used + usage(storage).reserved <= 48 * MIB
+        assert writers
+        storage.close()
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
 
 
 def test_everything_stays_inside(make: Make, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,14 @@ import pytest
 
 from tests.storage.actors import quiet
 from tests.storage.conftest import Clock, Make
+from tests.storage.faults import intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
     eventually,
     is_quiet,
     key,
+    keys_of_folder,
     ledger_is_exact,
     load,
     occupied,
@@ -29,6 +33,7 @@ from tests.storage.helpers import (
     v1,
     write_body,
 )
+from vllm_http_cache.rfc9111.message import BodyRef
 from vllm_http_cache.storage import room
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
@@ -118,16 +123,66 @@ def test_what_was_used_after_the_look_is_not_evicted(make: Make, clock: Clock) -
     place = storage._access.place
     assert place
     clock.ahead = 100
-    entries = sweeping._entries
+    by_use = sweeping._by_use
 
-    def entries_then_used(*arguments: object) -> object:
-        if found := entries(*arguments):  # type: ignore[arg-type]
+    def then_used(*arguments: Any) -> object:
+        if found := by_use(*arguments):
             storage.read(KEY)
         return found
 
-    with patched(sweeping, "_entries", entries_then_used):
+    with patched(sweeping, "_by_use", then_used):
         trim(storage, 0)
     assert load(storage, KEY) == b"x"
+
+
+def test_eviction_gets_on_however_slow_the_disk_is(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something goes in each turn, though looking at a file takes longer than one."""
+    names = list(islice(keys_of_folder("ab"), 5))
+    for name in names:
+        assert store(storage, name, b"x")
+    assert is_quiet(storage)
+    place = storage._access.place
+    assert place
+    monkeypatch.setattr(sweeping, "TURN", 0.0)
+    turns = sweeping.evict(place.home, place.ledger, lambda page: 0, time.time(), time.time())
+    assert sum(islice(turns, 100)) > 0
+    assert stored_keys(storage) == set()
+
+
+def test_a_turn_of_eviction_looks_only_at_what_goes(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in islice(keys_of_folder("ab"), 100):
+        assert store(storage, name, b"x")
+    assert is_quiet(storage)
+    place = storage._access.place
+    assert place
+    monkeypatch.setattr(sweeping, "TURN", 0.0)
+    turns = sweeping.evict(place.home, place.ledger, lambda page: page.used - 10_000, time.time(), time.time())
+    next(turns)
+    calls: list[str] = []
+    with intercepted(calls.append):
+        next(turns)
+    assert "listdir" not in calls
+    assert calls.count("stat") < 20
+
+
+def test_a_body_that_comes_while_its_key_is_evicted_stays(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"old")
+    assert is_quiet(storage)
+    by_key = sweeping._by_key
+    came: list[BodyRef | None] = []
+
+    def then_one_more(*arguments: Any) -> object:
+        found = by_key(*arguments)
+        if found and arguments[0] == KEY[:2]:
+            came.append(write_body(storage, KEY, b"new"))
+        return found
+
+    with patched(sweeping, "_by_key", then_one_more):
+        trim(storage, 0)
+    ref = came[-1]
+    assert ref
+    assert storage.swap(KEY, None, Record((response(ref),)))
+    assert load(storage, KEY) == b"new"
 
 
 def test_a_high_watermark_starts_the_sweep_and_a_low_one_ends_it(make: Make) -> None:
@@ -343,6 +398,22 @@ def test_one_file_that_cannot_be_read_does_not_stop_the_sweep(make: Make, clock:
     with patched(os, "open", failing):
         sweep(sweeper)
     assert [name for name in names if record_file(tmp_path / "cache", name).exists()] == [names[3]]
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_a_record_that_cannot_be_read_keeps_its_bodies(make: Make, storage: FileStorage) -> None:
+    assert store(storage, KEY, b"x")
+    opened = os.open
+
+    def failing(path: object, *arguments: object, **options: object) -> int:
+        if str(path).endswith(KEY):
+            raise OSError(errno.EMFILE, "too many")
+        return opened(path, *arguments, **options)  # type: ignore[arg-type]
+
+    sweeper = make()
+    with patched(os, "open", failing):
+        sweep(sweeper)
+    assert load(storage, KEY) == b"x"
 
 
 def test_nothing_outside_is_touched(make: Make, tmp_path: Path, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tarfile
@@ -17,10 +18,12 @@ from tests.storage.conftest import Clock, Make
 from tests.storage.helpers import (
     MIB,
     body_files,
+    is_quiet,
     key,
     ledger_is_exact,
     load,
     occupied,
+    patched,
     response,
     store,
     write_body,
@@ -29,6 +32,7 @@ from vllm_http_cache.rfc9111.message import BodyRef
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.archive import export_tar, import_tar
 from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.layout import is_body
 from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.storage.records import encode
 from vllm_http_cache.storage.toolbox import (
@@ -112,6 +116,35 @@ def test_verify_reads_every_digest(storage: FileStorage, tmp_path: Path, drop: b
     assert found == {key(0): False, key(1): False, key(2): False, key(3): True}
     if drop:
         assert {stat.key for stat in storage.scan()} == {key(3)}
+
+
+@pytest.mark.parametrize("name", ["open", "pread"])
+def test_verify_drops_nothing_that_cannot_be_read(
+    storage: FileStorage, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    for number, size in enumerate([1000, 2 * MIB, 17 * MIB]):
+        assert store(storage, key(number), bytes(size))
+    call = getattr(os, name)
+
+    def fail(what: object, *arguments: object, **options: object) -> object:
+        body = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
+        if is_body(body[-81:]):
+            raise OSError(errno.EMFILE, "too many")
+        return call(what, *arguments, **options)
+
+    with patched(os, name, fail):
+        assert list(verify(storage, drop=True)) == []
+    assert is_quiet(storage)
+    assert [sound for _, sound in verify(storage)] == [True] * 3
+    assert "reading a body failed" in caplog.text
+
+
+def test_what_goes_while_it_is_verified_is_not_damaged(storage: FileStorage) -> None:
+    assert store(storage, KEY, b"x")
+    stats = list(storage.scan())
+    storage.forget(KEY)
+    with patched(storage, "scan", lambda: iter(stats)):
+        assert list(verify(storage)) == []
 
 
 # Trimming.
@@ -236,6 +269,28 @@ class Pipe(io.RawIOBase):
 def test_an_archive_comes_through_a_pipe(make: Make, tmp_path: Path, clock: Clock) -> None:
     archive = exported(filled(make, tmp_path / "1"))
     assert import_tar(make(tmp_path / "2"), Pipe(archive), clock()).stored == 5
+
+
+def test_an_archive_that_comes_slowly_is_stored_as_it_comes(
+    make: Make, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process sweeps between any two of its octets, after more than the time that bodies wait for a record."""
+    source = make(tmp_path / "1")
+    bodies = [response(write_body(source, KEY, tag.encode() * 2000), tag=tag) for tag in "abc"]
+    variants = [replace(stored, selecting=(("accept", stored.uri),)) for stored in (*bodies, response(tag="none"))]
+    assert source.swap(KEY, None, Record(tuple(variants)))
+    archive = exported(source)
+    target, other = make(tmp_path / "2"), quiet(make(tmp_path / "2"))
+    monkeypatch.setattr(sweeping, "GRACE", -1.0)
+
+    class Slow(Pipe):
+        def read(self, size: int = -1) -> bytes:
+            sweep(other)
+            return super().read(size)
+
+    assert store(target, key("another"), b"x")
+    assert import_tar(target, Slow(archive), clock()).stored == 4
+    assert [sound for stat, sound in verify(target) if stat.key == KEY] == [True] * 4
 
 
 def test_only_what_is_sound_goes_out(make: Make, tmp_path: Path, clock: Clock) -> None:

@@ -109,11 +109,10 @@ class Imported:
 
 @dataclass(slots=True)
 class _Pending:
-    """The responses of one key that are wanted, and what has come of their bodies: each as stored, or why it is not."""
+    """The responses of one key that are wanted and wait for their bodies."""
 
     key: str = ""
-    responses: tuple[StoredResponse, ...] = ()
-    bodies: dict[str, BodyRef | str] = field(default_factory=dict)
+    responses: list[StoredResponse] = field(default_factory=list)
 
 
 def import_tar(storage: Storage, file: Source, now: float) -> Imported:
@@ -126,18 +125,18 @@ def import_tar(storage: Storage, file: Source, now: float) -> Imported:
     pending = _Pending()
     for key, name, size, chunks in _members(file, result):
         if name == "record":
-            _settle(storage, pending, result)
+            _give_up(pending, result)
             pending = _Pending(key, _wanted(storage, key, size, chunks, now, result))
         elif key == pending.key:
-            _import_body(storage, pending, name, size, chunks)
-    _settle(storage, pending, result)
+            _import_body(storage, pending, name, size, chunks, result)
+    _give_up(pending, result)
     return result
 
 
 def _wanted(
     storage: Storage, key: str, size: int, chunks: Iterator[bytes], now: float, result: Imported
-) -> tuple[StoredResponse, ...]:
-    """The responses of a record that have a place here; the others are counted."""
+) -> list[StoredResponse]:
+    """The responses of a record that have a place here and a body to come; the others are stored, or counted."""
     wanted = []
     responses = decode(b"".join(chunks), key) if size <= LARGEST else None
     if not responses:
@@ -147,18 +146,30 @@ def _wanted(
             result.refused["expired"] += 1
         elif has_newer(storage, key, stored):
             result.refused["already there"] += 1
+        elif stored.body is None:
+            _put(storage, key, stored, result)
         else:
             wanted.append(stored)
-    return tuple(wanted)
+    return wanted
 
 
-def _import_body(storage: Storage, pending: _Pending, name: str, size: int, chunks: Iterator[bytes]) -> None:
-    for stored in pending.responses:
-        ref = stored.body
-        if ref is not None and (ref.name, ref.length) == (name, size) and name not in pending.bodies:
-            checked = _Checked(chunks, ref)
-            kept = put_body(storage, pending.key, size, checked)
-            pending.bodies[name] = kept or ("damaged" if checked.damaged else "no room")
+def _import_body(
+    storage: Storage, pending: _Pending, name: str, size: int, chunks: Iterator[bytes], result: Imported
+) -> None:
+    """Store a body and, before a sweep can take it for one that nobody names, the responses whose body it is."""
+    ours = [
+        stored for stored in pending.responses if stored.body and (stored.body.name, stored.body.length) == (name, size)
+    ]
+    if not ours or ours[0].body is None:
+        return
+    pending.responses = [stored for stored in pending.responses if stored not in ours]
+    checked = _Checked(chunks, ours[0].body)
+    kept = put_body(storage, pending.key, size, checked)
+    for stored in ours:
+        if kept is None:
+            result.refused["damaged" if checked.damaged else "no room"] += 1
+        else:
+            _put(storage, pending.key, replace(stored, body=kept), result)
 
 
 class _Checked:
@@ -179,16 +190,17 @@ class _Checked:
         self.damaged = length != self._ref.length
 
 
-def _settle(storage: Storage, pending: _Pending, result: Imported) -> None:
-    """Store the responses of a key whose members have all been read."""
-    for stored in pending.responses:
-        body = pending.bodies.get(stored.body.name, "damaged") if stored.body else None
-        if isinstance(body, str):
-            result.refused[body] += 1
-        elif put(storage, pending.key, replace(stored, body=body), unless_newer=True):
-            result.stored += 1
-        else:
-            result.refused["already there" if has_newer(storage, pending.key, stored) else "no room"] += 1
+def _put(storage: Storage, key: str, stored: StoredResponse, result: Imported) -> None:
+    if put(storage, key, stored, unless_newer=True):
+        result.stored += 1
+    else:
+        result.refused["already there" if has_newer(storage, key, stored) else "no room"] += 1
+
+
+def _give_up(pending: _Pending, result: Imported) -> None:
+    """Count those whose bodies have not come."""
+    if pending.responses:
+        result.refused["damaged"] += len(pending.responses)
 
 
 def _members(file: Source, result: Imported) -> Iterator[tuple[str, str, int, Iterator[bytes]]]:

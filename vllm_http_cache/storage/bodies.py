@@ -1,6 +1,7 @@
 """Bodies as they are written: into a file of this writer's own, with room reserved before each octet.
 
-A whole body loses its write permission and moves to its place, in this order; from then on it never changes.
+A whole body is synced if need be, loses its write permission and moves to its place, in this order; from then on it
+never changes.
 """
 
 from __future__ import annotations
@@ -127,9 +128,11 @@ class FileBodyWriter:
             room = place.home.room(len(data)) + place.home.slack
             if self._terms.reserve(room):
                 self._held += room
+                before = place.home.blocks("growing")
                 place.move_file(place.write_file(data), f"growing/{flight}")
                 self._flight = flight
-                place.count_home()
+                if place.home.blocks("growing") != before:
+                    place.count_home()
         except ValueError:
             pass  # too large to be shown
         except OSError as error:
@@ -149,9 +152,9 @@ class FileBodyWriter:
         home, ledger = self._place.home, self._place.ledger
         if self.written % BLOCK:
             self._end_block()
-        os.fchmod(fd, home.whole_mode)
         if self._terms.fsync or home.remote:  # a network may say only now that it has no room
             os.fsync(fd)
+        os.fchmod(fd, home.whole_mode)
         status = os.fstat(fd)
         name = f"{self._key}.{os.urandom(8).hex()}"
         self._withdraw(self._path)

@@ -11,6 +11,8 @@ import os
 import struct
 import sys
 import threading
+from contextlib import suppress
+from errno import ESTALE
 
 from .devices import shut
 from .layout import Home
@@ -67,8 +69,8 @@ class Claims:
         if not _SINGLE_OCTETS:
             return self._take_file(number % _FILES)
         with self._lock:
-            if self._fd < 0:
-                self._fd = self._home.open("claims", os.O_RDWR | os.O_CREAT)
+            if not self._stands():
+                self._open()
             if number in self._held:
                 return None
             try:
@@ -77,6 +79,24 @@ class Claims:
                 return None
             self._held.add(number)
         return _OctetClaim(self, number)
+
+    def _stands(self) -> bool:
+        """Whether the open file is the one that other processes lock."""
+        try:
+            return self._fd >= 0 and self._home.is_at("claims", self._fd)
+        except OSError as error:
+            if error.errno != ESTALE:
+                raise
+            return False
+
+    def _open(self) -> None:
+        """Open the file that is there now; what is claimed in the one that was there is claimed in it too."""
+        fd = self._home.open("claims", os.O_RDWR | os.O_CREAT)
+        before, self._fd = self._fd, fd
+        shut(before)
+        for number in self._held:
+            with suppress(OSError):
+                self._set(fcntl.F_WRLCK, number)
 
     def _take_file(self, number: int) -> _FileClaim | None:
         self._home.make_folder("claims.d")

@@ -6,9 +6,9 @@ import fcntl
 import os
 import struct
 from dataclasses import dataclass
-from errno import EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, ESPIPE
+from errno import EDQUOT, EISDIR, ELOOP, ENOENT, ENOSPC, ENOTDIR, ENXIO, ESPIPE
 
-__all__ = ["Descriptor", "Device", "allocate_exactly", "file_system", "is_no_file", "is_remote", "shut"]
+__all__ = ["Descriptor", "Device", "allocate_exactly", "file_system", "is_full", "is_no_file", "is_remote", "shut"]
 
 _REMOTE = (
     "nfs",
@@ -51,8 +51,12 @@ class Descriptor:
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def __del__(self) -> None:
-        shut(self.number)
+    def close(self) -> None:
+        """At once, where no other thread can be about to use it."""
+        number, self.number = self.number, -1
+        shut(number)
+
+    __del__ = close
 
 
 def file_system(fd: int, mounts: str = "/proc/self/mountinfo") -> str:
@@ -87,6 +91,11 @@ def allocate_exactly(folder: int, block: int) -> None:
 def is_no_file(error: OSError) -> bool:
     """Whether there is none, or something else in the place of a file: a folder, a pipe, a link."""
     return error.errno in {EISDIR, ELOOP, ENOENT, ENOTDIR, ENXIO, ESPIPE}
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no room. A file system that writes nothing in place says so even when a file is changed."""
+    return error.errno in {ENOSPC, EDQUOT}
 
 
 def shut(fd: int) -> None:

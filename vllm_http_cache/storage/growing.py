@@ -67,12 +67,19 @@ def withdraw(home: Home, flight: str, path: str) -> None:
         home.unlink(f"growing/{flight}")
 
 
-def withdraw_dead(home: Home) -> None:
-    """Remove the announcements of bodies that do not grow any more."""
+def withdraw_dead(home: Home) -> bool:
+    """Remove the announcements of bodies that do not grow any more; whether there were any."""
+    found = False
     for flight in home.names("growing"):
+        path = f"growing/{flight}"
+        before = home.status(path)
         announced = _announced(home, flight)
         if announced is None or home.status(announced[0]) is None:
-            home.unlink(f"growing/{flight}")
+            now = home.status(path)
+            if before and now and os.path.samestat(before, now):  # else it is a new leader's
+                home.unlink(path)
+                found = True
+    return found
 
 
 def _announced(home: Home, flight: str) -> tuple[str, StoredResponse] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from .devices import is_full
 from .layout import file_path
 from .ledger import Page
 from .place import Place
@@ -38,16 +39,28 @@ class Keeping:
         self._fsync = fsync
 
     def swap(self, place: Place, key: str, seen: Record | None, record: Record) -> bool:
-        """As the storage's; a record that finds no room is dropped with the bodies that only it names."""
+        """As the storage's; a record that finds no room is dropped with the bodies that only it names.
+
+        One that only leaves out what must go takes the rest along then.
+        """
         data, record = _encode(key, record)
         if data is None:
             return self._swap_for_nothing(place, key, seen)
         room = place.home.room(len(data)) + place.home.slack
-        if not self._reserve(place, room):
-            new = names(record.responses) - names(seen.responses if seen else ())
-            with place.ledger.locked() as page:
-                _remove(place, page, int(key[:2], 16), new)
-            return True
+        try:
+            if self._reserve(place, room):
+                return self._write(place, key, seen, record, data, room)
+        except OSError as error:
+            if not is_full(error) or not _only_leaves_out(seen, record):
+                raise
+        if _only_leaves_out(seen, record):
+            return self._swap_for_nothing(place, key, seen)
+        new = names(record.responses) - names(seen.responses if seen else ())
+        with place.ledger.locked() as page:
+            _remove(place, page, int(key[:2], 16), new)
+        return True
+
+    def _write(self, place: Place, key: str, seen: Record | None, record: Record, data: bytes, room: int) -> bool:
         path, swapped = "", False
         try:
             path = place.write_file(data, fsync=self._fsync, times=marks(self._clock()))
@@ -107,8 +120,13 @@ class Keeping:
         return current is not None and current.generation == seen.generation
 
 
+def _only_leaves_out(seen: Record | None, record: Record) -> bool:
+    before = seen.responses if seen else ()
+    return len(record.responses) < len(before) and all(stored in before for stored in record.responses)
+
+
 def _remove(place: Place, page: Page, folder: int, doomed: Iterable[str]) -> None:
-    with place.ledger.changing(page, folder) as amounts:
+    with place.ledger.changing(page, folder, removing=True) as amounts:
         amounts.extend(-remove(place.home, file_path(name)) for name in doomed)
 
 

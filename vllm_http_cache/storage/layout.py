@@ -6,7 +6,7 @@
             ledger                  what all this occupies, see ledger.py
             claims  sweep           locked, never written
             growing/<flight>        bodies that other processes may follow while they grow
-            writers/<n>             locked for as long as writer n lives
+            writers/<n>             locked for as long as writer n lives; what it has reserved, and its host
             writers/<n>.d/<random>  what writer n is writing
             <2 digits>/<key>            the record of a key; the digits are the key's first two
             <2 digits>/<key>.<random>   a body of that key
@@ -20,6 +20,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from errno import ENOTDIR, EPERM
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 OWN = ".vllm-http-cache"
 FORMAT = "v1"
+TAG = "CACHEDIR.TAG"
 FOLDERS = tuple(f"{number:02x}" for number in range(256))
 
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
@@ -51,25 +53,35 @@ def file_path(name: str) -> str:
 
 
 class Home:
-    """The open ``v1`` folder."""
+    """The open ``v1`` folder, and the one it was found in: ``..`` is another once ``v1`` is moved."""
 
-    def __init__(self, path: str, fd: int, *, group: bool) -> None:
+    def __init__(self, path: str, parent: int, fd: int, *, group: bool) -> None:
         self.path = path
+        self.parent = parent
         self.fd = fd
         self.group = group
         status = os.fstat(fd)
         self._identity = status.st_dev, status.st_ino
         self._file_system = file_system(fd)
         self.remote = is_remote(self._file_system)
-        self._block = min(max(os.fstatvfs(fd).f_frsize, _BLOCK), _LARGEST_BLOCK)
+        self._block = max(min(max(os.fstatvfs(fd).f_frsize, _BLOCK), _LARGEST_BLOCK), self._smallest())
         self.slack = 4 * self._block  # folders that grow by a name, an attribute block
         self.file_mode = 0o660 if group else 0o600
         self.whole_mode = 0o440 if group else 0o400
 
+    def _smallest(self) -> int:
+        """Octets that a small file occupies: where room is given out in clusters or huge pages, more than a block."""
+        with suppress(OSError):
+            tag = os.stat(TAG, dir_fd=self.parent, follow_symlinks=False)
+            if stat.S_ISREG(tag.st_mode) and tag.st_size <= _BLOCK:
+                return tag.st_blocks * 512
+        return 0
+
     def close(self) -> None:
         """In a forked child at once; otherwise when the last user has gone, lest another file gets the number."""
-        fd, self.fd = self.fd, -1
-        shut(fd)
+        fds, self.fd, self.parent = (self.fd, self.parent), -1, -1
+        for fd in fds:
+            shut(fd)
 
     __del__ = close
 
@@ -102,10 +114,22 @@ class Home:
         except FileNotFoundError:
             return None
 
+    def is_at(self, path: str, fd: int) -> bool:
+        """Whether an open file is the one that is there: nobody has moved, removed or replaced it."""
+        found = self.status(path)
+        return found is not None and os.path.samestat(os.fstat(fd), found)
+
     def blocks(self, path: str) -> int:
         """Octets that a file, or a folder itself, occupies at this moment; 0 when there is none."""
         status = self.status(path)
         return status.st_blocks * 512 if status else 0
+
+    def parent_blocks(self) -> int:
+        """As :meth:`blocks`, of what lies around ``v1`` in every format."""
+        with suppress(FileNotFoundError):
+            tag = os.stat(TAG, dir_fd=self.parent, follow_symlinks=False)
+            return (os.fstat(self.parent).st_blocks + tag.st_blocks) * 512
+        return os.fstat(self.parent).st_blocks * 512
 
     def folder_blocks(self, path: str) -> int:
         """As :meth:`blocks`; whatever is in the place of a folder and is none goes."""
@@ -127,21 +151,19 @@ class Home:
                 raise
             self._clear(path)
             fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
-        if self.group and flags & os.O_CREAT:
-            self._share(fd)
+        if flags & os.O_CREAT:
+            with suppress(OSError):  # another member's file, shared already
+                if self.group or not os.fstat(fd).st_mode & stat.S_IWUSR:
+                    os.fchmod(fd, self.file_mode)  # past the umask
         return fd
-
-    def _share(self, fd: int) -> None:
-        try:
-            os.fchmod(fd, self.file_mode)  # past the umask
-        except PermissionError:
-            pass  # another member's file, shared already
 
     def make_folder(self, path: str) -> None:
         """Make a folder unless it is there."""
         try:
             os.mkdir(path, 0o700, dir_fd=self.fd)
         except FileExistsError:
+            if self.group:
+                self._with_folder(path, _share_own)
             return
         if self.group:
             _share_folder(path, self.fd)
@@ -222,11 +244,15 @@ def arrive(path: str, *, group: bool, create: bool) -> Home | None:
             if create:
                 _tag(own_fd)
             fd = _enter(FORMAT, own_fd, group=group, create=create)
+            if fd is None:
+                return None
+            parent, own_fd = own_fd, None
+            return Home(os.path.join(path, OWN, FORMAT), parent, fd, group=group)
         finally:
-            shut(own_fd)
+            if own_fd is not None:
+                shut(own_fd)
     finally:
         shut(user_fd)
-    return None if fd is None else Home(os.path.join(path, OWN, FORMAT), fd, group=group)
 
 
 def _make_users_folder(path: str, *, group: bool) -> None:
@@ -255,6 +281,8 @@ def _enter(name: str, parent: int, *, group: bool, create: bool) -> int | None:
             raise NotADirectoryError(ENOTDIR, "a file or a link is in the place of the cache's folder", name) from None
         raise
     try:
+        if group and not set(os.listdir(fd)) - {TAG}:
+            _share_own(fd)
         _check(os.fstat(fd), name, group=group)
     except BaseException:
         shut(fd)
@@ -279,11 +307,20 @@ def _share_folder(path: str, parent: int) -> None:
     os.chmod(path, 0o2770, dir_fd=parent)
 
 
+def _share_own(fd: int) -> None:
+    """Share a folder that this user, killed, has made and not shared."""
+    status = os.fstat(fd)
+    if status.st_uid == os.geteuid() and status.st_mode & 0o2770 != 0o2770:
+        with suppress(OSError):
+            os.fchmod(fd, 0o2770)
+
+
 def _tag(own_fd: int) -> None:
-    try:
-        fd = os.open("CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
-    except FileExistsError:
-        return
+    with suppress(FileNotFoundError):
+        found = os.stat(TAG, dir_fd=own_fd, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or found.st_size >= len(_TAG):
+            return
+    fd = os.open(TAG, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
     try:
         os.write(fd, _TAG)
     finally:

@@ -20,16 +20,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from xxhash import xxh3_64_intdigest
 
-from .devices import shut
+from .devices import is_full, is_no_file, shut
 from .formats import occupied_by_older
 from .layout import FOLDERS, Home
 from .locks import lock, unlock
 
-__all__ = ["HOME", "SLOTS", "Ledger", "Page"]
+if TYPE_CHECKING:
+    from .slots import Slot
+
+__all__ = ["HOME", "NOTE", "SLOTS", "Ledger", "Page"]
 
 PATIENCE = 2.0  # seconds that the lock is waited for
 IMPATIENCE = 0.02  # the same, for INTERVAL seconds after it was not released in time
@@ -37,6 +40,9 @@ INTERVAL = 10.0
 
 SLOTS = 128
 HOME = len(FOLDERS)  # the account of everything outside the folders
+
+NOTE = struct.Struct("<QQ")  # what the file of a slot says: octets held, and the host's number or 0
+_MOST_HELD = 2**48  # more is damage
 
 _SIZE = 4096
 _MAGIC = b"vhcledg1"
@@ -124,9 +130,10 @@ class Ledger:
         self._home = home
         self._mutex = threading.Lock()
         self._fd = -1
-        self.slot: int | None = None
+        self.slot: Slot | None = None
         self.held = 0  # octets reserved by this process; the page is told at each turn
         self._impatient_until = 0.0
+        self._unsaved = False  # what has gone, while there was no room to say so
         self._boot = 0 if home.remote else boot()
 
     def close(self) -> None:
@@ -153,41 +160,61 @@ class Ledger:
         finally:
             self._mutex.release()
 
+    def glance(self) -> Page | None:
+        """The page as it is, where nothing can be changed. None: it is damaged.
+
+        :raises OSError: it cannot be read.
+        """
+        fd = self._home.open("ledger", os.O_RDONLY)
+        try:
+            page = Page(os.pread(fd, _SIZE, 0) or b"\0")
+        finally:
+            shut(fd)
+        return page if page.valid() else None
+
     def _lock(self, patience: float) -> None:
         for _ in range(8):
             if self._fd < 0:
                 self._fd = self._home.open("ledger", os.O_RDWR | os.O_CREAT)
             try:
                 lock(self._fd, patience)
+                if self._home.is_at("ledger", self._fd):
+                    return
             except TimeoutError:  # its holder has stopped, it seems: not everybody need wait for it in turn
                 self._impatient_until = time.monotonic() + INTERVAL
                 raise
-            if os.fstat(self._fd).st_nlink:
-                return
-            self.close()  # somebody has removed it; the one in its place counts
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+            self.close()  # somebody has moved or removed it; the one in its place counts
         raise FileNotFoundError(errno.ENOENT, "the ledger vanishes again and again")
 
     def _load(self) -> Page:
+        if self.slot is not None and not self.slot.stands():
+            self.slot = None
         page = Page(os.pread(self._fd, _SIZE, 0) or b"\0")
         if not page.valid():
             page = self._begin()
         elif page.changing != _CLEAN:
             self.count(page, page.changing)
             page.changing = _CLEAN
-            self.save(page)
+            self.saved(page)
         if page.boot != self._boot and self._boot:
             page.boot = self._boot
             page.counted = 0  # the machine may have gone down before the page or some files were on the disk
+        if self._unsaved:
+            before, page.counted = page.counted, 0
+            self._unsaved = not self.saved(page)
+            page.counted = before if self._unsaved else 0
         if self.slot is not None:
-            page.set_reservation(self.slot, self.held)
+            page.set_reservation(self.slot.number, self.held)
         return page
 
     def _begin(self) -> Page:
         page = Page()
         page.boot = self._boot
         for slot in range(SLOTS):
-            folder = f"writers/{slot}.d"
-            page.set_reservation(slot, sum(self._costs(folder)))
+            page.set_reservation(slot, max(self._noted(slot), sum(self._costs(f"writers/{slot}.d"))))
         if not set(FOLDERS).intersection(self._home.names(".")):
             self.count(page, HOME)
             page.counted = 1
@@ -197,10 +224,35 @@ class Ledger:
         self.save(page)
         return page
 
+    def _noted(self, slot: int) -> int:
+        """Octets that a writer, living or not, has noted as reserved."""
+        fd = -1
+        try:
+            fd = self._home.open(f"writers/{slot}", os.O_RDONLY)
+            note = os.pread(fd, NOTE.size, 0)
+        except OSError as error:
+            if is_no_file(error):
+                return 0
+            raise
+        finally:
+            shut(fd)
+        return min(NOTE.unpack(note)[0], _MOST_HELD) if len(note) == NOTE.size else 0
+
     def save(self, page: Page) -> None:
         if self.slot is not None:
-            page.set_reservation(self.slot, self.held)
+            self.slot.note(self.held)
+            page.set_reservation(self.slot.number, self.held)
         os.pwrite(self._fd, page.sealed(), 0)
+
+    def saved(self, page: Page, *, need_not: bool = True) -> bool:
+        """Whether there was room to save the page; with ``need_not=False`` it is an error that there was none."""
+        try:
+            self.save(page)
+        except OSError as error:
+            if not (need_not and is_full(error)):
+                raise
+            return False
+        return True
 
     def look_soon(self, page: Page, when: float) -> None:
         """Something was left behind that only a look through everything finds."""
@@ -209,7 +261,7 @@ class Ledger:
 
     def reserve(self, page: Page, amount: int, limit: int) -> bool:
         """Reserve *amount* octets for this process if all that is taken then stays within *limit*."""
-        if not page.counted or page.used + page.reserved + amount > limit:
+        if self.slot is None or not page.counted or page.used + page.reserved + amount > limit:
             return False
         self.held += amount
         try:
@@ -226,10 +278,13 @@ class Ledger:
             self.save(page)
 
     @contextmanager
-    def changing(self, page: Page, folder: int) -> Iterator[list[int]]:
+    def changing(self, page: Page, folder: int, *, removing: bool = False) -> Iterator[list[int]]:
         """Change files of one folder; what they occupy more (or, negative, less) is appended to the list given.
 
         What lies outside the folders is counted anew instead.
+
+        :param removing: it only becomes less, so it is done even if there is no room to say so; when there is, all is
+            counted anew.
         """
         before = 0
         if folder == HOME:
@@ -237,7 +292,7 @@ class Ledger:
         else:
             before = self._home.folder_blocks(FOLDERS[folder])
         page.changing = folder
-        self.save(page)
+        marked = self.saved(page, need_not=removing)
         amounts: list[int] = []
         yield amounts
         if folder == HOME:
@@ -246,7 +301,8 @@ class Ledger:
             grown = self._home.blocks(FOLDERS[folder]) - before
             page.set_account(folder, page.account(folder) + sum(amounts) + grown)
         page.changing = _CLEAN
-        self.save(page)
+        if not self.saved(page, need_not=removing) and not marked:
+            self._unsaved = True
 
     def count(self, page: Page, folder: int) -> None:
         """Set an account to what is there. The caller saves."""
@@ -257,9 +313,10 @@ class Ledger:
 
     def _count_home(self) -> int:
         home = self._home
-        paths = ["..", ".", "growing", "writers", "../CACHEDIR.TAG", "ledger"]
-        paths += [f"writers/{name}" for name in home.names("writers") if name.endswith(".d")]
-        return sum(map(home.blocks, paths)) + occupied_by_older(home)
+        paths = [".", "growing", "writers", "ledger"]
+        paths += [f"writers/{name}" for name in home.names("writers")]
+        announced = sum(self._costs("growing"))  # by the living, who have reserved room, and by the dead, who have none
+        return sum(map(home.blocks, paths)) + announced + home.parent_blocks() + occupied_by_older(home)
 
     def _costs(self, folder: str) -> Iterator[int]:
         for name in self._home.names(folder):

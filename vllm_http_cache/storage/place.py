@@ -10,7 +10,7 @@ from errno import ENOENT
 from .claims import Claims
 from .layout import Home
 from .ledger import HOME, Ledger
-from .slots import Slot, join, leave
+from .slots import join, leave
 
 __all__ = ["Place"]
 
@@ -22,7 +22,6 @@ class Place:
         self.claims = Claims(home)
         self.alive = True
         self.lost: deque[tuple[str, int]] = deque()  # files and reservations of writers that nobody ended
-        self._slot: Slot | None = None
         self._joining = threading.Lock()
 
     def join(self, limit: int) -> bool:
@@ -30,30 +29,26 @@ class Place:
 
         :raises OSError: the disk does not take it.
         """
-        if self._slot is None:
+        if self.ledger.slot is None:
             with self._joining:
-                if self._slot is None:
-                    slot = join(self.home, self.ledger, limit)
-                    if slot is None:
-                        return False
-                    self.ledger.slot = slot.number
-                    self._slot = slot
-        return True
+                if self.ledger.slot is None:
+                    self.ledger.slot = join(self.home, self.ledger, limit)
+        return self.ledger.slot is not None
 
     def new_file(self) -> tuple[str, int]:
         """The path and the descriptor of a new file of this writer's; room for it has been reserved.
 
         :raises OSError: it cannot be made.
         """
-        slot = self._slot
+        slot = self.ledger.slot
         if slot is None:
             raise FileNotFoundError(ENOENT, "no longer a writer")
         path = slot.new_path()
         try:
             return path, self.home.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileNotFoundError:  # somebody has removed its folder
-            if self._slot is slot:
-                self._slot = self.ledger.slot = None
+            if self.ledger.slot is slot:
+                self.ledger.slot = None
             raise
 
     def write_file(self, data: bytes, *, fsync: bool = False, times: tuple[int, int] | None = None) -> str:
@@ -111,7 +106,8 @@ class Place:
 
     def measure(self) -> None:
         """Charge what this writer's folder has grown by."""
-        if self._slot is not None and self._slot.has_grown():
+        slot = self.ledger.slot
+        if slot is not None and slot.has_grown():
             self.count_home()
 
     def count_home(self) -> None:
@@ -125,12 +121,13 @@ class Place:
 
         :raises OSError: the disk does; the rest is left to other writers, or to the next one.
         """
-        slot, self._slot = self._slot, None
+        slot = self.ledger.slot
         try:
             if self.alive and slot is not None:
                 leave(self.home, self.ledger, slot)
         finally:
             self.alive = False
+            self.ledger.slot = None
             self.claims.close()
             if slot is not None:
                 slot.close()
@@ -139,6 +136,7 @@ class Place:
         """In a forked child: let go of what is the parent's, its locks above all, and leave the disk as it is."""
         self.alive = False
         self.claims.forked()
-        for held in (self._slot, self.ledger, self.home):
-            if held is not None:
-                held.close()
+        if self.ledger.slot is not None:
+            self.ledger.slot.forked()
+        self.ledger.close()
+        self.home.close()

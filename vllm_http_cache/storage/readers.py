@@ -63,7 +63,9 @@ def _open_blocks(file: Descriptor, ref: BodyRef, damaged: Callable[[str], None])
     reader = _Blocks(file, ref, damaged)
     try:
         reader.check(file)
-    except BodyDamaged:
+    except BodyDamaged as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
         return None
     return reader
 
@@ -125,7 +127,7 @@ class _Blocks:
         except BlockingIOError:
             raise
         except OSError as error:
-            raise self._damage() from error
+            raise BodyDamaged(f"{self._ref.name} cannot be read") from error
         if xxh3_64_digest(data) != self._ref.digests[index * _DIGEST : (index + 1) * _DIGEST]:
             raise self._damage()
         self._last = (index, data)

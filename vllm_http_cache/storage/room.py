@@ -175,10 +175,10 @@ class Room:
             shut(fd)
 
     def _bury(self, place: Place) -> None:
-        if remove_older(place.home):
-            place.count_home()
+        gone = remove_older(place.home)
         dead = bury_dead(place.home, place.ledger)
-        withdraw_dead(place.home)
+        if withdraw_dead(place.home) or gone:
+            place.count_home()
         if dead:
             with place.ledger.locked() as page:
                 place.ledger.look_soon(page, self._clock() + 2 * GRACE)

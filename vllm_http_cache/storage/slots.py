@@ -1,7 +1,9 @@
 """Which process is writing, and whether it still lives.
 
 A writer holds the lock of ``writers/<n>`` for as long as it lives; the system takes it back when the process dies, on
-whatever host, in whatever container. What a writer has not finished lies in ``writers/<n>.d``.
+whatever host, in whatever container. The file says what the writer has reserved, for a ledger that is made anew, and
+on which host it runs, because on some network file systems a lock is seen on one host only. What a writer has not
+finished lies in ``writers/<n>.d``.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import os
 import random
 import time
+from contextlib import suppress
 from errno import EUSERS
 
-from .devices import shut
+from .devices import Descriptor
 from .growing import withdraw_dead
 from .layout import Home
-from .ledger import HOME, SLOTS, Ledger, Page
+from .ledger import HOME, NOTE, SLOTS, Ledger, Page, boot
 from .locks import try_lock
 
 IDLE = 3600.0  # seconds
@@ -25,12 +28,35 @@ __all__ = ["Slot", "bury_dead", "join", "leave"]
 class Slot:
     """This process's place among the writers."""
 
-    def __init__(self, home: Home, number: int, life: int) -> None:
+    def __init__(self, home: Home, number: int, life: Descriptor) -> None:
         self._home = home
-        self._life = life
+        self._life: Descriptor | None = life
+        self._host = boot()
+        self._noted = -1
         self.number = number
         self.folder = f"writers/{number}.d"
         self._blocks = home.blocks(self.folder)
+
+    def stands(self) -> bool:
+        """Whether its number is still its own: somebody may have removed the locked file."""
+        life = self._life
+        return life is not None and self._home.is_at(f"writers/{self.number}", life.number)
+
+    def note(self, held: int) -> None:
+        """Write down how many octets this writer has reserved.
+
+        :raises OSError: it has not been, and they are more than before.
+        """
+        life = self._life
+        if held == self._noted or life is None:
+            return
+        try:
+            os.pwrite(life.number, NOTE.pack(held, self._host), 0)
+        except OSError:
+            if held > self._noted:
+                raise
+        else:
+            self._noted = held
 
     def new_path(self) -> str:
         return f"{self.folder}/{os.urandom(8).hex()}"
@@ -40,11 +66,20 @@ class Slot:
         before, self._blocks = self._blocks, self._home.blocks(self.folder)
         return self._blocks != before
 
-    def close(self) -> None:
-        life, self._life = self._life, -1
-        shut(life)
+    def bury(self, ledger: Ledger, page: Page) -> None:
+        """Remove what this writer has not finished, unless its number has become somebody else's."""
+        life = self._life
+        if life is not None and self.stands():
+            _bury(self._home, ledger, page, self.number, life)
 
-    __del__ = close
+    def close(self) -> None:
+        """Another thread that writes to the file does so before it is closed."""
+        self._life = None
+
+    def forked(self) -> None:
+        life, self._life = self._life, None
+        if life is not None:
+            life.close()
 
 
 def join(home: Home, ledger: Ledger, limit: int) -> Slot | None:
@@ -56,21 +91,18 @@ def join(home: Home, ledger: Ledger, limit: int) -> Slot | None:
     home.make_folder("growing")
     start = random.randrange(SLOTS)  # noqa: S311
     for number in (*range(start, SLOTS), *range(start)):
-        life = home.open(f"writers/{number}", os.O_RDWR | os.O_CREAT)
-        try:
-            if not _is_dead(home, number, life):
-                continue
-            with ledger.locked() as page:
-                _bury(home, ledger, page, number)
-                if page.used + page.reserved + home.slack > limit:
-                    return None
-                with ledger.changing(page, HOME):
-                    home.make_folder(f"writers/{number}.d")
-            slot = Slot(home, number, life)
-            life = -1
-            return slot
-        finally:
-            shut(life)
+        life = _open(home, number)
+        if not _is_dead(home, number, life):
+            continue
+        with ledger.locked() as page:
+            _bury(home, ledger, page, number, life)
+            if page.used + page.reserved + home.slack > limit:
+                return None
+            with ledger.changing(page, HOME):
+                home.make_folder(f"writers/{number}.d")
+                slot = Slot(home, number, life)
+                slot.note(0)
+        return slot
     raise OSError(EUSERS, f"there are {SLOTS} writers already")
 
 
@@ -81,23 +113,34 @@ def bury_dead(home: Home, ledger: Ledger) -> bool:
     folders = (name.removesuffix(".d") for name in home.names("writers") if name.endswith(".d"))
     numbers.update(int(name) for name in folders if name.isdecimal() and int(name) < SLOTS)
     found = False
-    for number in numbers - {ledger.slot}:
-        life = home.open(f"writers/{number}", os.O_RDWR | os.O_CREAT)
-        try:
-            if _is_dead(home, number, life):
-                with ledger.locked() as page:
-                    _bury(home, ledger, page, number)
-                found = True
-        finally:
-            shut(life)
+    for number in numbers - {ledger.slot.number if ledger.slot else None}:
+        life = _open(home, number)
+        if _is_dead(home, number, life):
+            with ledger.locked() as page:
+                _bury(home, ledger, page, number, life)
+            found = True
     return found
 
 
-def _is_dead(home: Home, number: int, life: int) -> bool:
-    """Whether writer *number* lives no more. Without locks, one that has not written for an hour does not."""
-    locked = try_lock(life)
-    if locked is not None:
-        return locked
+def _open(home: Home, number: int) -> Descriptor:
+    return Descriptor(home.open(f"writers/{number}", os.O_RDWR | os.O_CREAT))
+
+
+def _is_dead(home: Home, number: int, life: Descriptor) -> bool:
+    """Whether writer *number* lives no more. Where locks do not tell, one that has not written for an hour does not."""
+    locked = try_lock(life.number)
+    if locked is False or not home.is_at(f"writers/{number}", life.number):
+        return False
+    return bool(locked and _is_seen_here(home, life)) or _is_idle(home, number)
+
+
+def _is_seen_here(home: Home, life: Descriptor) -> bool:
+    """Whether a lock of the writer who has, or had, this file would be seen on this host."""
+    note = os.pread(life.number, NOTE.size, 0)
+    return not home.remote or (len(note) == NOTE.size and 0 < NOTE.unpack(note)[1] == boot())
+
+
+def _is_idle(home: Home, number: int) -> bool:
     folder = f"writers/{number}.d"
     statuses = [home.status(folder), *(home.status(f"{folder}/{name}") for name in home.names(folder))]
     return all(status is None or abs(time.time() - status.st_mtime) > IDLE for status in statuses)
@@ -107,14 +150,16 @@ def leave(home: Home, ledger: Ledger, slot: Slot) -> None:
     """Stop being a writer; what is unfinished is gone."""
     with ledger.locked() as page:
         ledger.slot, ledger.held = None, 0
-        _bury(home, ledger, page, slot.number)
+        slot.bury(ledger, page)
     withdraw_dead(home)
 
 
-def _bury(home: Home, ledger: Ledger, page: Page, number: int) -> None:
+def _bury(home: Home, ledger: Ledger, page: Page, number: int, life: Descriptor) -> None:
     folder = f"writers/{number}.d"
     for name in home.names(folder):
         home.unlink(f"{folder}/{name}")
     page.set_reservation(number, 0)
-    with ledger.changing(page, HOME):
+    with ledger.changing(page, HOME, removing=True):
         home.remove_folder(folder)
+        with suppress(OSError):
+            os.ftruncate(life.number, 0)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import stat
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from .layout import FOLDERS, Home, is_body, is_key
+from .layout import FOLDERS, Home, file_path, is_body, is_key
 from .ledger import HOME, Ledger, Page
 from .records import names
-from .shelf import Loaded, Shelf
+from .shelf import Shelf
 
 if TYPE_CHECKING:
     from .protocol import Observer
@@ -67,17 +67,19 @@ def evict(
         excess -= size
         victims[key[:2]][key] = used
     for folder, chosen in victims.items():
+        files = _by_key(folder, home.names(folder))
         while chosen:
-            start = time.monotonic()
             gone = 0
-            with ledger.locked() as page, ledger.changing(page, int(folder, 16)) as amounts:
-                entries = _entries(home, folder)
-                while chosen and time.monotonic() - start < TURN:
+            with ledger.locked() as page, ledger.changing(page, int(folder, 16), removing=True) as amounts:
+                start = time.monotonic()
+                while chosen:
                     key, used = chosen.popitem()
-                    entry = entries.get(key)
-                    if entry is not None and used == _last_used(entry, now) and _may_go(entry, disk):
-                        amounts.extend(-remove(home, f"{folder}/{name}") for name in entry.names)
+                    entry = _entry(home, key, files.get(key, ()))
+                    if entry.names and used == _last_used(entry, now) and _may_go(entry, disk):
+                        amounts.extend(-remove(home, file_path(name)) for name in entry.names)
                         gone += 1
+                    if time.monotonic() - start >= TURN:
+                        break
                 home.remove_folder(folder)
             if observer is not None and gone:
                 observer.evicted("size", gone)
@@ -89,7 +91,7 @@ def evict(
 class Entry:
     """A key's files, as they are at the moment."""
 
-    names: list[str] = field(default_factory=list)  # the record's first
+    names: list[str] = field(default_factory=list)
     size: int = 0
     used: int | None = None  # nanoseconds since the epoch; None: there is no record
     newest: float = 0.0  # when the last of its bodies was committed
@@ -97,23 +99,33 @@ class Entry:
 
 def _by_use(home: Home, folder: str, now: float, disk: float) -> list[tuple[int, str, int]]:
     """When each entry of a folder that may go was used last, its key and its size; least recently used first."""
-    entries = _entries(home, folder).items()
-    return sorted((_last_used(entry, now), key, entry.size) for key, entry in entries if _may_go(entry, disk))
+    found = ((key, _entry(home, key, files)) for key, files in _by_key(folder, home.names(folder)).items())
+    return sorted((_last_used(entry, now), key, entry.size) for key, entry in found if _may_go(entry, disk))
 
 
-def _entries(home: Home, folder: str) -> dict[str, Entry]:
-    entries: dict[str, Entry] = defaultdict(Entry)
-    for name in sorted(home.names(folder)):
-        status = home.status(f"{folder}/{name}") if is_key(name[:64]) and name[:2] == folder else None
+def _by_key(folder: str, listed: list[str]) -> dict[str, list[str]]:
+    """The names of bodies, and whatever else is named like them, by key; of a record alone there are none."""
+    files: dict[str, list[str]] = {}
+    for name in listed:
+        if is_key(name[:64]) and name[:2] == folder:
+            others = files.setdefault(name[:64], [])
+            if name != name[:64]:
+                others.append(name)
+    return files
+
+
+def _entry(home: Home, key: str, others: Iterable[str]) -> Entry:
+    entry = Entry()
+    for name in (key, *others):
+        status = home.status(file_path(name))
         if status is not None:
-            entry = entries[name[:64]]
             entry.names.append(name)
             entry.size += home.cost(status)
-            if name == name[:64]:
+            if name == key:
                 entry.used = status.st_atime_ns
             else:
                 entry.newest = max(entry.newest, status.st_ctime)
-    return entries
+    return entry
 
 
 def _last_used(entry: Entry, now: float) -> int:
@@ -168,7 +180,10 @@ def look_through(
         named: set[str] = set()
         keys += sum(map(bool, map(is_key, listed)))
         for key in filter(is_key, listed):
-            loaded = _load(shelf, home, key)
+            try:
+                loaded = shelf.get(home, key)
+            except OSError:
+                continue  # cannot be read now
             if loaded is not None and (record := loaded.record) is not None:
                 named |= names(record.responses)
             if loaded is not None and (record is None or loaded.visible(now - ttl, now + SKEW) is not record):
@@ -178,27 +193,20 @@ def look_through(
         loose = [name for name in listed if name not in named and _is_loose(home, shelf, folder, name, disk)]
         with ledger.locked() as page:
             if loose:
-                with ledger.changing(page, number) as amounts:
+                with ledger.changing(page, number, removing=True) as amounts:
                     again = [name for name in loose if _is_loose(home, shelf, folder, name, disk)]
                     amounts.extend(-remove(home, f"{folder}/{name}") for name in again)
             if not home.remove_folder(folder) or page.account(number):
                 ledger.count(page, number)
-                ledger.save(page)
+                ledger.saved(page)
         yield
         _rest(start)
     with ledger.locked() as page:
         ledger.count(page, HOME)
-        ledger.save(page)
+        ledger.saved(page)
         used = page.used
     if observer is not None:
         observer.holds(octets=used, keys=keys)
-
-
-def _load(shelf: Shelf, home: Home, key: str) -> Loaded | None:
-    try:
-        return shelf.get(home, key)
-    except OSError:
-        return None  # cannot be read now
 
 
 def _is_loose(home: Home, shelf: Shelf, folder: str, name: str, disk: float) -> bool:
@@ -208,5 +216,10 @@ def _is_loose(home: Home, shelf: Shelf, folder: str, name: str, disk: float) -> 
     status = home.status(f"{folder}/{name}")
     if status is None or not _settled(status.st_ctime, disk) or name.startswith(_STILL_OPEN):
         return False
-    loaded = _load(shelf, home, name[:64]) if is_body(name) and name[:2] == folder else None
+    if not is_body(name) or name[:2] != folder:
+        return True
+    try:
+        loaded = shelf.get(home, name[:64])
+    except OSError:
+        return False  # nobody knows
     return loaded is None or loaded.record is None or name not in names(loaded.record.responses)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from errno import EROFS
 from urllib.parse import urlsplit
 
 from ..rfc9111.message import BodyRef, StoredResponse
 from .files import FileStorage
 from .layout import FOLDERS, is_key
-from .protocol import BodyDamaged, Record, Stat, Storage
-from .readers import BLOCK
+from .protocol import BodyDamaged, BodyReader, Record, Stat, Storage
+from .readers import BLOCK, open_reader
 
 __all__ = [
     "Usage",
@@ -54,8 +55,14 @@ def usage(storage: FileStorage) -> Usage:
     place = storage._access.reading()
     if place is None:
         return Usage(0, 0, storage.limits.max_size, 0)
-    with place.ledger.locked() as page:
-        used, reserved = page.used, page.reserved
+    try:
+        with place.ledger.locked() as page:
+            used, reserved = page.used, page.reserved
+    except OSError as error:
+        found = place.ledger.glance() if error.errno == EROFS else None
+        if found is None:
+            raise
+        used, reserved = found.used, found.reserved
     keys = sum(is_key(name) is not None for folder in FOLDERS for name in place.home.names(folder))
     return Usage(used, reserved, storage.limits.max_size, keys)
 
@@ -113,32 +120,52 @@ def _remove(storage: Storage, key: str, stored: StoredResponse) -> bool:
     return False
 
 
-def verify(storage: Storage, *, drop: bool = False) -> Iterator[tuple[Stat, bool]]:
+def verify(storage: FileStorage, *, drop: bool = False) -> Iterator[tuple[Stat, bool]]:
     """Read each stored body; yields each stored response with whether its body is what was stored.
+
+    One whose body cannot be read now is left out, with a warning; so is one that others have removed meanwhile.
 
     :param drop: remove those that are not.
     """
     for stat in storage.scan():
-        sound = stat.stored.body is None or is_sound(storage, stat.stored.body)
-        if drop and not sound:
-            _remove(storage, stat.key, stat.stored)
-        yield stat, sound
+        sound = None
+        with storage._troubles.within("reading a body"):
+            sound = stat.stored.body is None or _is_as_stored(storage, stat.stored.body)
+        if sound or (sound is False and any(stat.stored == still.stored for still in storage.stat(stat.key))):
+            if drop and not sound:
+                _remove(storage, stat.key, stat.stored)
+            yield stat, sound
+
+
+def _is_as_stored(storage: FileStorage, ref: BodyRef) -> bool:
+    """:raises OSError: nobody knows."""
+    place = storage._access.reading()
+    reader = open_reader(place.home, ref, wait=True, damaged=lambda _: None) if place else None
+    try:
+        return reader is not None and _read_through(reader) == ref.length
+    except BodyDamaged as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        return False
 
 
 def is_sound(storage: Storage, ref: BodyRef) -> bool:
     """Whether every octet of a body is there and is what was stored."""
     reader = storage.open_body(ref)
-    if reader is None:
+    try:
+        return reader is not None and _read_through(reader) == ref.length
+    except BodyDamaged:
         return False
+
+
+def _read_through(reader: BodyReader) -> int:
     offset = 0
     try:
         while data := reader.read(offset, BLOCK):
             offset += len(data)
-    except BodyDamaged:
-        return False
     finally:
         reader.close()
-    return offset == ref.length
+    return offset
 
 
 def put_file(storage: Storage, key: str, stored: StoredResponse, path: str | os.PathLike[str]) -> bool:
