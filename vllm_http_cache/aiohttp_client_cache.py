@@ -20,9 +20,15 @@ from typing import Any, NoReturn, cast
 
 from aiohttp import ClientSession, hdrs
 from aiohttp.typedefs import StrOrURL
-from aiohttp_client_cache.response import CachedResponse, set_response_defaults
-from aiohttp_client_cache.session import CachedSession as TheirSession
 from yarl import URL
+
+try:
+    from aiohttp_client_cache.response import CachedResponse, set_response_defaults
+    from aiohttp_client_cache.session import CachedSession as TheirSession
+except ImportError as error:
+    raise ImportError(
+        "vllm_http_cache.aiohttp_client_cache needs that library: pip install vllm-http-cache[aiohttp-client-cache]"
+    ) from error
 
 from .aiohttp import ATTRIBUTE, CacheMiddleware
 from .cache import Cache

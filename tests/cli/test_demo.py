@@ -45,6 +45,14 @@ def test_demo(tmp_path: Path) -> None:
     assert any(tmp_path.rglob("*")), "a folder that was given is kept"
 
 
+def test_demo_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    code, output = run("demo", "--folder", str(tmp_path / "not" / "there"))
+    assert code == 1
+    assert f"{tmp_path} cannot be written: name another, or none" in output
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("columns", [80, 60])
 def test_demo_fits_a_narrow_terminal(columns: int) -> None:
     _, output = run("demo", columns=columns)

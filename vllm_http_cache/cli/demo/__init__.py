@@ -96,7 +96,12 @@ def run(folder: Path | None) -> bool:
 
 def _unfit(folder: Path | None) -> str:
     """Why the demo must not run there; empty when it may."""
-    if folder is None or not os.path.lexists(folder):
+    if folder is None:
+        return ""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if there.is_dir() and not os.access(there, os.W_OK):
+        return f"{there} cannot be written: name another, or none"
+    if there != folder.absolute():
         return ""
     if not folder.is_dir():
         return f"{folder} is not a folder: name another, or none"
