@@ -1,9 +1,9 @@
 """Records as they are read, with a memo of those decoded before.
 
 A record file never changes; replacing it makes another. The whole seconds of its modification time say when it was
-used last, so that reading files, as backups do, is no use. The nanoseconds are a mark, drawn at random when the file is
-made: with inode and size they tell one from another, because inodes come back. Where a file system keeps no
-nanoseconds, the seconds do, and a use that has been noted has the record read again.
+used last, so that reading files, as backups do, is no use. The rest is a mark, given when the file is made, of the
+milliseconds of that time and a random number: with inode and size it tells one file from another, because inodes come
+back. Where a file system keeps whole seconds only, they do, and a use that has been noted has the record read again.
 """
 
 from __future__ import annotations
@@ -131,4 +131,6 @@ def _touch(home: Home, path: str, time: int) -> None:
 
 def marked(now: float, mark: int | None = None) -> int:
     """The modification time, in nanoseconds, of a record file that is used now. Without a mark: a new one's."""
-    return int(now) * _SECOND + (1 + random.getrandbits(29) if mark is None else mark % _SECOND)
+    if mark is None:
+        return int(now * 1000) * 10**6 + 1 + random.getrandbits(19)
+    return int(now) * _SECOND + mark % _SECOND
