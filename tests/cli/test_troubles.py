@@ -109,6 +109,11 @@ def test_looking_at_a_read_only_folder(folder: Path) -> None:
     assert "reserved  0.0 MiB" in output
     assert run("ls", "--folder", str(folder))[1].count(URL) == 3
     assert run("verify", "--folder", str(folder)) == (0, "3 read, 0 damaged\n")
+    (folder / ".vllm-http-cache" / "v1" / "ledger").write_bytes(b"damaged")
+    code, output = run("stat", "--folder", str(folder))
+    assert code == 0
+    assert "keys      3" in output
+    assert "reserved  unknown: read-only file system" in output
 
 
 @pytest.mark.usefixtures("read_only")

@@ -283,7 +283,8 @@ def test_a_network_is_never_asked_without_waiting(make: Make, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "kind, remote", [("ext4", False), ("tmpfs", False), ("nfs4", True), ("fuse.gcsfuse", True), ("fuseblk", False)]
+    "kind, remote",
+    [("ext4", False), ("tmpfs", False), ("nfs4", True), ("wekafs", True), ("fuse.gcsfuse", True), ("fuseblk", False)],
 )
 def test_network_file_systems_are_known_by_name(tmp_path: Path, kind: str, remote: bool) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)

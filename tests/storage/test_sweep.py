@@ -73,15 +73,18 @@ def test_a_use_is_noted_once_a_minute(make: Make, clock: Clock, tmp_path: Path) 
     storage = make()
     assert store(storage, KEY, b"x")
     file = record_file(tmp_path / "cache", KEY)
-    used = file.stat().st_atime_ns
-    clock.ahead = 59
-    assert storage.read(KEY)
-    assert file.stat().st_atime_ns == used
+    before = file.stat().st_mtime_ns
+    clock.ahead = 58
+    record = storage.read(KEY)
+    assert record
+    assert file.stat().st_mtime_ns == before
     clock.ahead = 61
-    before = file.stat()
     assert storage.read(KEY)
-    assert file.stat().st_atime == pytest.approx(clock(), abs=5)
-    assert file.stat().st_mtime_ns == before.st_mtime_ns, "the generation is the same"
+    assert file.stat().st_mtime == pytest.approx(clock(), abs=5)
+    assert file.stat().st_mtime_ns % 10**9 == before % 10**9
+    again = make().read(KEY)
+    assert again
+    assert again.generation == record.generation
 
 
 def test_a_use_that_is_noted_too_late_harms_nobody(make: Make, clock: Clock, tmp_path: Path) -> None:
@@ -98,22 +101,49 @@ def test_a_use_that_is_noted_too_late_harms_nobody(make: Make, clock: Clock, tmp
 
     with patched(Shelf, "note_use", note_late):
         assert one.read(KEY)
-    assert record_file(tmp_path / "cache", KEY).stat().st_atime == pytest.approx(clock(), abs=5)
+    assert record_file(tmp_path / "cache", KEY).stat().st_mtime == pytest.approx(clock(), abs=5)
     assert load(one, KEY) == load(two, KEY) == b"new"
     assert store(two, KEY, b"newer")
     assert load(one, KEY) == b"newer"
+
+
+def test_times_of_whole_seconds_do_as_well(make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    utime = os.utime
+
+    def whole(path: Any, **options: Any) -> None:
+        if "ns" in options:
+            options["ns"] = tuple(time // 10**9 * 10**9 for time in options["ns"])
+        utime(path, **options)
+
+    monkeypatch.setattr(os, "utime", whole)
+    one, two = make(), make()
+    for number in range(3):
+        assert store(one, KEY, b"%d" % number)
+        clock.ahead += 61
+        assert load(two, KEY) == load(one, KEY) == b"%d" % number
+    before, again = one.read(KEY), two.read(KEY)
+    assert before and again
+    assert before.generation == again.generation
+    clock.ahead += 61
+    assert one.read(KEY)
+    assert load(two, KEY) == b"2"
+    assert store(two, KEY, b"3")
+    assert load(one, KEY) == b"3"
 
 
 def test_looking_is_not_a_use(make: Make, clock: Clock, tmp_path: Path) -> None:
     storage = make()
     assert store(storage, KEY, b"x")
     file = record_file(tmp_path / "cache", KEY)
-    used = file.stat().st_atime_ns
-    os.utime(file, ns=(used - 2 * 86_400 * 10**9, file.stat().st_mtime_ns))
-    used = file.stat().st_atime_ns
+    used = file.stat().st_mtime_ns
+    clock.ahead = 100
     assert list(storage.scan())
+    assert storage.stat(KEY)[0].used == used // 10**9
     sweep(storage)
-    assert file.stat().st_atime_ns == used
+    file.read_bytes()
+    os.utime(file, ns=(used + 10**12, file.stat().st_mtime_ns))
+    assert make().stat(KEY)[0].used == used // 10**9, "as after a backup"
+    assert file.stat().st_mtime_ns == used
 
 
 def test_what_was_used_after_the_look_is_not_evicted(make: Make, clock: Clock) -> None:
@@ -240,12 +270,12 @@ def test_one_process_sweeps_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatc
     sweep(one)
 
 
-@pytest.mark.parametrize("atime", [-(2**31), 0, 2**33, 2**34])
-def test_no_time_of_use_makes_immortal(make: Make, clock: Clock, tmp_path: Path, atime: int) -> None:
+@pytest.mark.parametrize("time_of_use", [-(2**31), 0, 2**33, 2**34])
+def test_no_time_of_use_makes_immortal(make: Make, clock: Clock, tmp_path: Path, time_of_use: int) -> None:
     storage = make()
     assert store(storage, KEY, bytes(100_000))
     file = record_file(tmp_path / "cache", KEY)
-    os.utime(file, (atime, file.stat().st_mtime))
+    os.utime(file, (time_of_use, time_of_use))
     for number in range(10):
         clock.ahead += 1
         assert store(storage, key(number), bytes(100_000))

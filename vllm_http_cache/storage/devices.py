@@ -24,6 +24,8 @@ _REMOTE = (
     "virtiofs",
     "fuse",
     "ocfs2",
+    "gfs2",
+    "wekafs",
 )
 
 _XATTR = struct.Struct("=5I8s")  # struct fsxattr of <linux/fs.h>: flags, size of extents, ...

@@ -71,14 +71,11 @@ def withdraw_dead(home: Home) -> bool:
     """Remove the announcements of bodies that do not grow any more; whether there were any."""
     found = False
     for flight in home.names("growing"):
-        path = f"growing/{flight}"
-        before = home.status(path)
         announced = _announced(home, flight)
-        if announced is None or home.status(announced[0]) is None:
-            now = home.status(path)
-            if before and now and os.path.samestat(before, now):  # else it is a new leader's
-                home.unlink(path)
-                found = True
+        ended = announced is None or home.status(announced[0]) is None
+        if ended and _announced(home, flight) == announced:  # else it is a new leader's
+            home.unlink(f"growing/{flight}")
+            found = True
     return found
 
 

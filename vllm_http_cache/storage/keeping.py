@@ -10,7 +10,7 @@ from .ledger import Page
 from .place import Place
 from .protocol import Record
 from .records import encode, names
-from .shelf import Loaded, Shelf, marks
+from .shelf import Loaded, Shelf, marked
 from .sweep import GRACE, remove
 
 __all__ = ["Keeping"]
@@ -63,7 +63,7 @@ class Keeping:
     def _write(self, place: Place, key: str, seen: Record | None, record: Record, data: bytes, room: int) -> bool:
         path, swapped = "", False
         try:
-            path = place.write_file(data, fsync=self._fsync, times=marks(self._clock()))
+            path = place.write_file(data, fsync=self._fsync, time=marked(self._clock()))
             place.measure()
             swapped = self._rename(place, key, seen, record, path, room)
         finally:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, overload
 
 from xxhash import xxh3_64_intdigest
 
-from .devices import is_full, is_no_file, shut
+from .devices import Descriptor, is_full, is_no_file, shut
 from .formats import occupied_by_older
 from .layout import FOLDERS, Home
 from .locks import lock, unlock
@@ -161,15 +161,12 @@ class Ledger:
             self._mutex.release()
 
     def glance(self) -> Page | None:
-        """The page as it is, where nothing can be changed. None: it is damaged.
-
-        :raises OSError: it cannot be read.
-        """
-        fd = self._home.open("ledger", os.O_RDONLY)
+        """The page as it is, where nothing can be changed. None: it cannot be read, or is damaged."""
         try:
-            page = Page(os.pread(fd, _SIZE, 0) or b"\0")
-        finally:
-            shut(fd)
+            file = Descriptor(self._home.open("ledger", os.O_RDONLY))
+            page = Page(os.pread(file.number, _SIZE, 0) or b"\0")
+        except OSError:
+            return None
         return page if page.valid() else None
 
     def _lock(self, patience: float) -> None:

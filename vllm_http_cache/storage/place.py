@@ -51,8 +51,8 @@ class Place:
                 self.ledger.slot = None
             raise
 
-    def write_file(self, data: bytes, *, fsync: bool = False, times: tuple[int, int] | None = None) -> str:
-        """Write a new file and close it. *times* are those of use and modification, in nanoseconds.
+    def write_file(self, data: bytes, *, fsync: bool = False, time: int | None = None) -> str:
+        """Write a new file and close it. *time* is that of its modification, in nanoseconds.
 
         :raises OSError: nothing is left of it.
         """
@@ -62,8 +62,8 @@ class Place:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(fd, view) :]
-                if times is not None:
-                    os.utime(fd, ns=times)
+                if time is not None:
+                    os.utime(fd, ns=(time, time))
                 if fsync:
                     os.fsync(fd)
             finally:

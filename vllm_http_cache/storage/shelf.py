@@ -1,8 +1,9 @@
 """Records as they are read, with a memo of those decoded before.
 
-A record file never changes; replacing it makes another. Inode, modification time and size tell one from another: the
-modification time is not a time at all but a mark drawn at random when the file is made, because inodes come back
-within one tick of the clock. When the record was used last is its access time; nothing else depends on either.
+A record file never changes; replacing it makes another. The whole seconds of its modification time say when it was
+used last, so that reading files, as backups do, is no use. The rest is a mark, given when the file is made, of the
+milliseconds of that time and a random number: with inode and size it tells one file from another, because inodes come
+back. Where a file system keeps whole seconds only, they do, and a use that has been noted has the record read again.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from .protocol import Record
 from .readers import read_file
 from .records import LARGEST, decode
 
-__all__ = ["Loaded", "Shelf", "marks"]
+__all__ = ["Loaded", "Shelf", "marked"]
 
 _ENTRIES = 4096
 _LARGEST_KEPT = 16 * 1024  # octets of a record file
 _USE_INTERVAL = 60.0  # seconds
 
-_NO_ATIME: int = getattr(os, "O_NOATIME", 0)
+_SECOND = 10**9  # nanoseconds
 
 Generation = tuple[int, int, int]
 
@@ -70,7 +71,7 @@ class Shelf:
             status = os.stat(f"{key[:2]}/{key}", dir_fd=home.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        if loaded is not None and loaded.generation == (status.st_ino, status.st_mtime_ns, status.st_size):
+        if loaded is not None and loaded.generation == _generation(status):
             return loaded
         if not stat.S_ISREG(status.st_mode):
             return Loaded(_generation(status), None)
@@ -78,7 +79,7 @@ class Shelf:
 
     def _load(self, home: Home, key: str, known: Loaded | None, *, wait: bool) -> Loaded | None:
         try:
-            fd = _open_quietly(home, file_path(key))
+            fd = home.open(file_path(key), os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
@@ -92,7 +93,7 @@ class Shelf:
         finally:
             shut(fd)
         responses = decode(data, key)
-        loaded = Loaded(generation, None, used=status.st_atime)
+        loaded = Loaded(generation, None, used=status.st_mtime_ns // _SECOND)
         if responses:
             times = [stored.confirmed for stored in responses]
             loaded.record = Record(responses, generation)
@@ -113,30 +114,23 @@ class Shelf:
             return
         loaded.used = now
         with suppress(OSError):
-            _touch(home, file_path(key), now, loaded.generation[1])
+            _touch(home, file_path(key), marked(now, loaded.generation[1]))
 
 
 def _generation(status: os.stat_result) -> Generation:
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return status.st_ino, status.st_mtime_ns % _SECOND or status.st_mtime_ns, status.st_size
 
 
-def _open_quietly(home: Home, path: str) -> int:
-    """Open for reading without that counting as a use."""
-    try:
-        return home.open(path, os.O_RDONLY | _NO_ATIME)
-    except PermissionError:  # another user's file
-        return home.open(path, os.O_RDONLY)
-
-
-def _touch(home: Home, path: str, now: float, mark: int) -> None:
+def _touch(home: Home, path: str, time: int) -> None:
     """Whoever has replaced the file just now finds it with this mark, and reads it once more."""
     try:
-        os.utime(path, ns=(int(now * 1e9), mark), dir_fd=home.fd, follow_symlinks=False)
+        os.utime(path, ns=(time, time), dir_fd=home.fd, follow_symlinks=False)
     except PermissionError:
         os.utime(path, dir_fd=home.fd, follow_symlinks=False)  # another user's, in a shared group: the mark is lost
 
 
-def marks(now: float) -> tuple[int, int]:
-    """Access and modification time of a new record file, in nanoseconds."""
-    used = int(now * 1e9)
-    return used, used - random.getrandbits(40)
+def marked(now: float, mark: int | None = None) -> int:
+    """The modification time, in nanoseconds, of a record file that is used now. Without a mark: a new one's."""
+    if mark is None:
+        return int(now * 1000) * 10**6 + 1 + random.getrandbits(19)
+    return int(now) * _SECOND + mark % _SECOND

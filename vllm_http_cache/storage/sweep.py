@@ -93,7 +93,7 @@ class Entry:
 
     names: list[str] = field(default_factory=list)
     size: int = 0
-    used: int | None = None  # nanoseconds since the epoch; None: there is no record
+    used: int | None = None  # as the record file has it, nanoseconds since the epoch; None: there is none
     newest: float = 0.0  # when the last of its bodies was committed
 
 
@@ -122,7 +122,7 @@ def _entry(home: Home, key: str, others: Iterable[str]) -> Entry:
             entry.names.append(name)
             entry.size += home.cost(status)
             if name == key:
-                entry.used = status.st_atime_ns
+                entry.used = status.st_mtime_ns
             else:
                 entry.newest = max(entry.newest, status.st_ctime)
     return entry
