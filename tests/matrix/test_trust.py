@@ -24,7 +24,7 @@ FRESH = {"Cache-Control": "max-age=60", "ETag": '"1"'}
 
 
 def raw(head: str, body: bytes = b"secret octets of the origin") -> Answer:
-    lines = ["HTTP/1.1 200 OK", *head.splitlines(), "", ""]
+    lines = ["HTTP/1.1 200 OK", "Connection: close", *head.splitlines(), "", ""]
     return Answer(body="\r\n".join(lines).encode("latin-1") + body, framing="raw")
 
 
@@ -34,7 +34,7 @@ def with_others(client: Client) -> list[Client]:
 
 def test_an_interim_response_never_gives_a_url_the_content_of_another(client: Client, origin: Origin) -> None:
     """RFC 9110 section 15.2. http.client takes a 103 for the final response, and the 200 is still to come."""
-    late = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 1\r\n\r\na"
+    late = b"HTTP/1.1 200 OK\r\nConnection: close\r\nCache-Control: max-age=60\r\nContent-Length: 1\r\n\r\na"
     parts: list[Part] = [b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 0.2, late]
     origin.on("/a", Answer(body=parts, framing="raw"))
     origin.on("/b", Answer(fields=FRESH, body=b"b"))
@@ -133,7 +133,7 @@ def test_a_validator_that_no_client_would_send_is_not_sent(client: Client, origi
 
 
 def test_a_reason_phrase_is_octets(client: Client, origin: Origin) -> None:
-    head = "HTTP/1.1 200 d\xe9p\xf4t\r\nCache-Control: max-age=60\r\nContent-Length: 1\r\n\r\n"
+    head = "HTTP/1.1 200 d\xe9p\xf4t\r\nConnection: close\r\nCache-Control: max-age=60\r\nContent-Length: 1\r\n\r\n"
     url = origin.on("/", Answer(body=head.encode("latin-1") + b"x", framing="raw"))
     assert client.get(url).body == b"x"
     for other in with_others(client):
