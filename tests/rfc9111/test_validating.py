@@ -126,3 +126,9 @@ def test_unconditional() -> None:
     request = get('If-Match: "1"', IMS, 'If-None-Match: "1"', f"If-Range: {date()}", "Foo: 1", "Range: bytes=0-1")
     request = get(*(f"{n}: {v}" for n, v in request.fields), f"if-unmodified-since: {date()}", method="GET")
     assert unconditional(request) == get("Foo: 1")
+
+
+def test_a_part_that_does_not_say_which_is_not_completed() -> None:
+    for line in ("Foo: 1", "Content-Range: bytes 0-4", "Content-Range: lines 0-4/10"):
+        stored = kept(line, 'ETag: "1"', status=206, length=5)
+        assert completes(get(), (stored,)) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar
 
 __all__ = ["LONGEST", "memo"]
 
@@ -20,7 +20,7 @@ def memo(
     """Remember what a pure function of a text, its first argument, and of hashable others gave for the last *size*."""
 
     def remembering(function: Callable[Concatenate[str, P], T]) -> Callable[Concatenate[str, P], T]:
-        remembered = cast("Callable[Concatenate[str, P], T]", lru_cache(size)(function))
+        remembered: Callable[..., T] = lru_cache(size)(function)
 
         @wraps(function)
         def called(text: str, /, *arguments: P.args, **named: P.kwargs) -> T:
