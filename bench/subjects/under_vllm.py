@@ -42,7 +42,7 @@ def disconnect(connector: Any) -> None:
     seam = vars(connection).get("vllm_http_cache")
     if seam is None:
         return
-    seam._media().cache.close()
+    seam._opening().cache.close()
     for name in METHODS:
         vars(connection).pop(name)
     vars(envs).pop(VARIABLE)
@@ -72,7 +72,7 @@ def connect_recreated(cache: str, folder: Path) -> Any:
 
 def disconnect_recreated(connector: Any) -> None:
     if connector.seam is not None:
-        connector.seam._media().cache.close()
+        connector.seam._opening().cache.close()
 
 
 def _set(cache: str, folder: Path) -> None:
