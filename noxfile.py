@@ -1,4 +1,4 @@
-"""What is checked before a change lands: ``nox`` for all of it, ``nox --list`` for the names, ``nox -s NAME`` for one."""
+"""What is checked before a change lands: ``nox`` for all of it, ``nox --list`` names each, ``nox -s NAME`` runs one."""
 
 from __future__ import annotations
 

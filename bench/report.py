@@ -87,4 +87,5 @@ def _crowds(facts: list[dict[str, Any]]) -> Iterator[str]:
     for fact in facts:
         if fact["contest"] == "crowds":
             waited = sorted(fact["waited"])[len(fact["waited"]) // 2]
-            yield f"- {fact['what']}, {fact['cache']}: {max(fact['requests'])} requests, {waited:.2f} of the origin's delay"
+            requests = max(fact["requests"])
+            yield f"- {fact['what']}, {fact['cache']}: {requests} requests, {waited:.2f} of the origin's delay"

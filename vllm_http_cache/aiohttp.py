@@ -3,7 +3,8 @@
     session = aiohttp.ClientSession(middlewares=[CacheMiddleware(cache)])
 
 It belongs last in the list, next to the network, where it sees each hop of a chain of redirects as the origin would.
-Every answer that has come this way carries ``Cache-Status``; :func:`refuse` says that an answer's octets were of no use.
+Every answer that has come this way carries ``Cache-Status``; :func:`refuse` says that an answer's octets were of no
+use.
 
 aiohttp decodes contents and keeps the fields of the coded ones; the cache stores octets as they were on the wire. So
 what comes from the network is read undecoded, and what is handed out passes through aiohttp's own decoder.

@@ -11,7 +11,7 @@ from .rfc9111.fields import members
 if TYPE_CHECKING:
     from .rfc9111.message import Fields
 
-__all__ = ["CodingCheck", "Inflating", "coding_check", "decoded", "decoders_of"]
+__all__ = ["CodingCheck", "coding_check", "decoded", "decoders_of"]
 
 OUTPUT = 256 * 1024  # octets decoded at once
 GZIP = 0x1F  # the first octet of a member
@@ -72,7 +72,7 @@ def decoded(data: bytes, decoders: Sequence[Decoder]) -> Iterator[bytes]:
         yield from decoded(piece, decoders[1:])
 
 
-class Inflating:
+class _Inflating:
     """gzip, in any number of members, and deflate, in its zlib wrapping or, as some have it, bare.
 
     What follows the end and is no further member is no part of the content, and nothing whole.
@@ -150,9 +150,9 @@ def _zstd_decompressor() -> Callable[[], Any]:
 
 
 DECODERS: dict[str, Callable[[], Decoder]] = {
-    "gzip": Inflating,
-    "x-gzip": Inflating,
-    "deflate": Inflating,
+    "gzip": _Inflating,
+    "x-gzip": _Inflating,
+    "deflate": _Inflating,
     "br": _Brotli,
     "zstd": _Zstd,
 }

@@ -104,7 +104,7 @@ class _TrioBell:
 
 
 def _scheduler() -> Callable[[Callable[[], object]], bool]:
-    """A function that runs another in the current loop soon, from any thread. It answers False once the loop is gone."""
+    """A function that runs another in the current loop soon, from any thread. It says False once the loop is gone."""
     soon: Callable[..., Any]
     if (loop := _asyncio_loop()) is not None:
         soon = loop.call_soon_threadsafe

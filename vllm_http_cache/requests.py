@@ -4,8 +4,8 @@
     session.mount("http://", adapter)
     session.mount("https://", adapter)
 
-Unless the cache is off, every answer carries ``Cache-Status``; :func:`refuse` says that an answer's octets were of no use. Bodies of streamed
-answers are given as they come, in chunks of at most the size asked for.
+Unless the cache is off, every answer carries ``Cache-Status``; :func:`refuse` says that an answer's octets were of no
+use. Bodies of streamed answers are given as they come, in chunks of at most the size asked for.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .cache import Cache
     from .wire import Body, UrlPolicy
 
-__all__ = ["CacheAdapter", "refuse"]
+__all__ = ["CacheAdapter", "received", "refuse"]
 
 CHUNK = 64 * 1024  # octets read from a connection at once, at most
 ATTRIBUTE = "vllm_http_cache"  # of a response: the Fetched it was made from
@@ -260,7 +260,7 @@ class _Raw(HTTPResponse):
 
 
 def _asked(request: requests.PreparedRequest) -> Request:
-    """The request as the cache sees it. The URI is made of the parts that HTTPAdapter dials and sends, read as it does."""
+    """The request as the cache sees it. Its URI is made of the parts that HTTPAdapter dials and sends, read alike."""
     parts = urlsplit(request.url or "")
     uri = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{request.path_url}"
     lines = [(_text(name), _text(value)) for name, value in request.headers.items()]

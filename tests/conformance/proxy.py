@@ -1,4 +1,4 @@
-"""A gateway on loopback with one of our transports in it. Beyond that it adds nothing, hides nothing and decides nothing.
+"""A gateway on loopback with one of our transports in it. Else it adds nothing, hides nothing and decides nothing.
 
 It goes to the origin on a new connection for each request: some of the suite's responses are longer than they say, and
 what is left over would be taken for the answer to somebody else's request.

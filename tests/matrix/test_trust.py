@@ -1,4 +1,4 @@
-"""What origins send that is not to be stored, or not to be relied upon: heads half read, ends unknown, parts too long."""
+"""What origins send that is not to be stored, or not to be relied upon: heads half read, unknown ends, long parts."""
 
 from __future__ import annotations
 

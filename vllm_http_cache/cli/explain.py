@@ -40,7 +40,7 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Tell what is stored for a URL, whether it is fresh and why, and what a GET would do. Exit code 1: nothing is stored."""
+    """Tell what is stored for a URL, whether it is fresh and why, and what a GET would do. Exit code 1: nothing is."""
     from vllm_http_cache.rfc9111.message import Fields, Request
 
     request = Request("GET", named(url), Fields(map(_field, header) if header else _of_vllm()))

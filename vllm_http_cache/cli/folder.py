@@ -59,7 +59,7 @@ class Opened(NamedTuple):
 
 @contextmanager
 def opened(folder: Path | None, *, storing: bool = False, absent: int = 0) -> Iterator[Opened]:
-    """The storage, the settings of the environment, and what goes wrong meanwhile, which at the latest ends the command.
+    """The storage, the environment's settings, and what goes wrong meanwhile, which at the latest ends the command.
 
     A command that stores keeps to the bounds that the server would. Any other knows only those that the environment
     states: what a server was told to keep must not go because somebody looked at it from a shell without its variables.

@@ -41,8 +41,9 @@ _ONE_HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authentication-info", "proxy-authorization")
     + ("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 )
-# The fields on which this package decides, and Location, without which a redirect is none. "Cache-Control is never appropriate as a connection option" (RFC 9110
-# section 7.6.1), and neither are the others: a response that hides its own restrictions is not relieved of them.
+# The fields on which this package decides, and Location, without which a redirect is none. "Cache-Control is never
+# appropriate as a connection option" (RFC 9110 section 7.6.1), and neither are the others: a response that hides its
+# own restrictions is not relieved of them.
 DECISIVE = frozenset(
     ("age", "cache-control", "content-encoding", "content-range", "content-type", "date", "etag", "expires")
     + ("last-modified", "location", "vary")

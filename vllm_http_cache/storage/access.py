@@ -1,4 +1,4 @@
-"""Getting at the folder: made at the first use, made anew when it has vanished, tried again when it could not be had."""
+"""Getting at the folder: made at first use, made anew when it has vanished, tried again when it could not be had."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class FileStorage:
     :param max_size: octets that the subfolder may occupy, as ``du`` sees it; the least recently used goes first.
     :param max_entry_size: octets of the largest body that is kept; None: whatever fits.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps.
-    :param free_space_floor: octets of the device that are left free for others; None: a twentieth of it, 64 MiB at most.
+    :param free_space_floor: octets of the device that are left free for others; None: its twentieth, 64 MiB at most.
     :param fsync: have the disk confirm each body and record, so that they survive a power failure.
     :param group: share the folder with all members of its group.
     :param clock: seconds since the epoch.

@@ -1,4 +1,4 @@
-"""Replacing and removing records: under the ledger's lock, by rename, and the bodies that lose their record with them."""
+"""Replacing and removing records: under the ledger's lock, by rename, and bodies that lose their record with them."""
 
 from __future__ import annotations
 

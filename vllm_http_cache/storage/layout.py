@@ -187,7 +187,7 @@ class Home:
             self.remove_folder(path)
 
     def _clear(self, path: str) -> None:
-        """Remove what is in the place of a file: an empty folder, a link, a pipe. Not a file: it is another process's."""
+        """Remove what is in the place of a file: an empty folder, a link, a pipe. No file: it is another process's."""
         status = self.status(path)
         if status is not None and stat.S_ISDIR(status.st_mode):
             self.remove_folder(path)

@@ -39,7 +39,7 @@ Choice = Callable[[Stat], bool]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Octets that a storage occupies, has reserved for what is being written, and may occupy; and keys that it holds."""
+    """Octets that a storage occupies, has reserved for what is being written, and may occupy; keys that it holds."""
 
     used: int
     reserved: int

@@ -24,7 +24,8 @@ class Attempt:
     """What is to be loaded, and what came.
 
     :param url: as the user wrote it; names files of vLLM's built-in cache.
-    :param allowed: vLLM's check of a parsed URL, which raises ValueError where media may not come from there.
+    :param allowed: vLLM's check of a parsed URL, which raises ValueError where media may not come from there; None
+        where it has none.
     :param again: whether this is the second fetch, after what came first did not decode: seeds have had their chance.
     :param seeded: whether a seed answered.
     :param fetched: the answer that vLLM was last given.
@@ -35,7 +36,7 @@ class Attempt:
     """
 
     url: str
-    allowed: Callable[[Url], object] = bool
+    allowed: Callable[[Url], object] | None = None
     again: bool = False
     seeded: bool = False
     fetched: Fetched | None = None
@@ -50,7 +51,8 @@ class Attempt:
         """
         found = parsed(url)
         try:
-            self.allowed(found)
+            if self.allowed is not None:
+                self.allowed(found)
         except ValueError as error:
             raise _refused(f"The URL leads to {found.host}. {error}", self.url) from error
 

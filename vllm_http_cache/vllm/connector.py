@@ -85,7 +85,7 @@ def _is_http(url: str) -> bool:
 def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
     downloads = getattr(connector, "download_budget", None)
     allowed = getattr(connector, "_assert_url_in_allowed_media_domains", None)
-    attempt = Attempt(url, allowed or _anywhere, joined=_left(downloads))
+    attempt = Attempt(url, allowed, joined=_left(downloads))
     token = ATTEMPT.set(attempt)
     holder: Any = media_io if hasattr(media_io, "decoded_budget") else getattr(media_io, "image_io", None)
     budget = getattr(holder, "decoded_budget", None)
@@ -101,10 +101,6 @@ def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
         if metered is not None:
             holder.decoded_budget = budget
         ATTEMPT.reset(token)
-
-
-def _anywhere(url: object) -> None:
-    """The check of a vLLM that has none."""
 
 
 def _left(downloads: Any) -> float:

@@ -182,8 +182,8 @@ def _look_into(folder: Path, console: Console, *, kept: bool) -> list[str]:
     with _open(folder) as cache:
         responses = sum(1 for _ in cache.storage.scan())
     console.print(
-        f"{folder} {'holds' if kept else 'held'} {responses} responses in {len(files)} files and {len(folders)} folders: "
-        f"{decimal(occupied)} on disk, of {decimal(MAX_SIZE)} at most{'' if kept else ' (removed)'}.",
+        f"{folder} {'holds' if kept else 'held'} {responses} responses in {len(files)} files and {len(folders)} folders"
+        f": {decimal(occupied)} on disk, of {decimal(MAX_SIZE)} at most{'' if kept else ' (removed)'}.",
         highlight=False,
         soft_wrap=True,
         markup=False,
