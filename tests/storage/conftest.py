@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from vllm_http_cache.storage import access
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.janitor import Janitor
 
@@ -67,3 +68,9 @@ def make(tmp_path: Path, clock: Clock) -> Iterator[Make]:
 @pytest.fixture
 def storage(make: Make) -> FileStorage:
     return make()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be opened is tried again at once."""
+    monkeypatch.setattr(access, "RETRY_SECONDS", 0.0)

@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, StoredResponse
 from vllm_http_cache.storage.files import FileStorage
-from vllm_http_cache.storage.protocol import BodyDamaged, Record
+from vllm_http_cache.storage.protocol import BodyDamaged, Record, Storage
 from vllm_http_cache.storage.readers import BLOCK
+from vllm_http_cache.storage.toolbox import usage
 
 MIB = 1024 * 1024
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away and mount")
 
 
 def key(name: object) -> str:
@@ -35,7 +40,7 @@ def response(ref: BodyRef | None = None, *, at: float | None = None, tag: str = 
     return StoredResponse(uri or f"https://example.test/{tag}.png", 200, fields, (), at, at, at, ref)
 
 
-def write_body(storage: FileStorage, name: str, data: bytes, *, length: bool = True) -> BodyRef | None:
+def write_body(storage: Storage, name: str, data: bytes, *, length: bool = True) -> BodyRef | None:
     writer = storage.create_body(name, len(data) if length else None)
     if writer is None:
         return None
@@ -83,6 +88,32 @@ def load(storage: FileStorage, name: str) -> bytes | None:
     if record is None or record.responses[0].body is None:
         return None
     return read_body(storage, record.responses[0].body)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> int:
+    """How many times the storage has warned."""
+    return len([record for record in caplog.records if record.name == "vllm_http_cache.storage"])
+
+
+def works_not(storage: FileStorage, name: str) -> bool:
+    """Every method answers as if there were no cache."""
+    assert storage.read(name) is None
+    assert storage.create_body(name, 5) is None
+    assert storage.swap(name, None, Record((response(),)))
+    storage.forget(name)
+    claim = storage.claim(name)
+    assert claim is not None
+    claim.release()
+    assert storage.growing(name) is None
+    return list(storage.scan()) == []
+
+
+def stored_keys(storage: FileStorage) -> set[str]:
+    return {stat.key for stat in storage.scan()}
+
+
+def reserved(storage: FileStorage) -> int:
+    return usage(storage).reserved
 
 
 def own_folder(path: str | os.PathLike[str]) -> Path:

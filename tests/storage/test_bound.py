@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import pytest
 
 from tests.storage import actors
 from tests.storage.conftest import Make
-from tests.storage.faults import Nth, fail, intercepted
+from tests.storage.faults import intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
@@ -27,6 +26,7 @@ from tests.storage.helpers import (
     patched,
     read_body,
     record_file,
+    reserved,
     response,
     store,
     v1,
@@ -40,10 +40,6 @@ from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.storage.toolbox import by_uri, purge, sweep, usage
 
 KEY = key("bound")
-
-
-def reserved(storage: FileStorage) -> int:
-    return usage(storage).reserved
 
 
 @pytest.mark.parametrize("size", [0, 100, 100_000, 700_000])
@@ -247,179 +243,6 @@ def test_a_floor_is_a_share_of_a_small_device() -> None:
     assert Device(100 * 1024**3, 0).floor(None) == 64 * MIB
     assert Device(20 * MIB, 0).floor(None) == MIB
     assert Device(20 * MIB, 0).floor(5) == 5
-
-
-# The ledger.
-
-
-@pytest.mark.parametrize("junk", [None, b"", b"\0" * 4096, b"x" * 100, os.urandom(4096), b"\0" * 100_000], ids=range(6))
-def test_the_ledger_is_made_anew_from_the_folder(make: Make, tmp_path: Path, junk: bytes | None) -> None:
-    storage = make(max_size=20 * MIB)
-    for number in range(30):
-        assert store(storage, key(number), bytes(10_000 * number))
-    used = usage(storage).used
-    file = v1(tmp_path / "cache") / "ledger"
-    if junk is None:
-        file.unlink()
-    else:
-        file.write_bytes(junk)
-    assert eventually(lambda: store(storage, KEY, b"x"))
-    assert ledger_is_exact(storage)
-    assert usage(storage).used >= used
-    assert load(storage, key(3)) == bytes(30_000), "and nothing else was lost"
-    assert file.stat().st_size == 4096 or junk is not None
-
-
-def test_a_flipped_bit_in_the_ledger_is_noticed(make: Make, tmp_path: Path) -> None:
-    storage = make()
-    assert store(storage, KEY, b"x")
-    file = v1(tmp_path / "cache") / "ledger"
-    for position in range(0, 4096, 97):
-        data = bytearray(file.read_bytes())
-        data[position] ^= 0x40
-        assert not ledger.Page(bytes(data)).valid()
-
-
-def test_while_it_has_not_been_counted_nothing_is_stored(make: Make, tmp_path: Path) -> None:
-    storage = make(max_size=MIB)
-    for number in range(5):
-        assert store(storage, key(number), bytes(100_000))
-    assert is_quiet(storage)
-    (v1(tmp_path / "cache") / "ledger").unlink()
-    with patched(storage._room._janitor, "ask", lambda: None):
-        assert storage.create_body(KEY, 1) is None
-    assert eventually(lambda: store(storage, KEY, b"x"))
-
-
-def test_a_boot_of_the_machine_has_everything_counted(
-    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A page from before a power failure may not fit the files that came through it."""
-    storage = make()
-    for number in range(20):
-        assert store(storage, key(number), bytes(50_000))
-    old = (v1(tmp_path / "cache") / "ledger").read_bytes()
-    for number in range(20, 40):
-        assert store(storage, key(number), bytes(50_000))
-    used = usage(storage).used
-    storage.close()
-    (v1(tmp_path / "cache") / "ledger").write_bytes(old)
-    monkeypatch.setattr(ledger, "boot", lambda: 42)
-    rebooted = make()
-    assert eventually(lambda: store(rebooted, KEY, b"x"))
-    assert usage(rebooted).used >= used
-    assert ledger_is_exact(rebooted)
-
-
-def test_a_process_that_died_while_it_changed_a_folder_leaves_a_mark(storage: FileStorage, tmp_path: Path) -> None:
-    assert store(storage, KEY, bytes(50_000))
-    place = storage._access.place
-    assert place
-    (body,) = body_files(tmp_path / "cache")
-    with place.ledger.locked() as page:
-        page.changing = int(KEY[:2], 16)
-        place.ledger.save(page)
-        body.unlink()
-    assert store(storage, key(2), b"x")
-    assert ledger_is_exact(storage)
-
-
-def test_what_others_remove_is_counted_at_the_next_look(storage: FileStorage, tmp_path: Path) -> None:
-    for number in range(20):
-        assert store(storage, key(number), bytes(50_000))
-    for file in body_files(tmp_path / "cache")[:10]:
-        file.unlink()
-    sweep(storage)
-    assert ledger_is_exact(storage)
-
-
-def test_the_reservation_of_a_living_writer_survives_the_ledger(make: Make, tmp_path: Path) -> None:
-    storage = make(max_size=20 * MIB)
-    writer = storage.create_body(KEY, 10 * MIB)
-    assert writer
-    assert writer.write(bytes(MIB))
-    (v1(tmp_path / "cache") / "ledger").unlink()
-    assert eventually(lambda: store(storage, key(1), b"x"))
-    assert reserved(storage) >= 10 * MIB
-    assert make(max_size=20 * MIB).create_body(key(2), 11 * MIB) is None
-    assert writer.write(bytes(9 * MIB))
-    assert writer.commit()
-    assert reserved(storage) == 0
-
-
-@pytest.mark.parametrize("junk", [None, b"", b"x" * 4096], ids=["gone", "empty", "damaged"])
-@pytest.mark.parametrize("who", ["a running process", "a new one"])
-def test_room_that_a_living_writer_has_yet_to_fill_is_not_given_away_with_the_ledger(
-    make: Make, tmp_path: Path, who: str, junk: bytes | None
-) -> None:
-    one, two = make(max_size=20 * MIB), make(max_size=20 * MIB)
-    writer = one.create_body(KEY, 10 * MIB)
-    assert writer
-    assert store(two, key(1), b"x")
-    file = v1(tmp_path / "cache") / "ledger"
-    file.unlink() if junk is None else file.write_bytes(junk)
-    other = two if who == "a running process" else make(max_size=20 * MIB)
-    assert eventually(lambda: store(other, key(2), b"x"))
-    assert other.create_body(key(3), 10 * MIB) is None
-    assert writer.write(bytes(10 * MIB))
-    assert writer.commit()
-    assert reserved(other) == 0
-
-
-@pytest.mark.parametrize("how", ["moved", "linked"])
-def test_a_ledger_that_lies_elsewhere_now_is_not_kept(make: Make, tmp_path: Path, how: str) -> None:
-    """A backup of hard links still has it, and so has the process."""
-    one, two = make(max_size=4 * MIB), make(max_size=4 * MIB)
-    assert store(one, KEY, bytes(MIB))
-    file = v1(tmp_path / "cache") / "ledger"
-    if how == "linked":
-        (tmp_path / "backup").hardlink_to(file)
-        file.unlink()
-    else:
-        file.rename(tmp_path / "backup")
-    assert eventually(lambda: store(two, key(2), bytes(MIB)))
-    for number in range(6):
-        store(one, key(number), bytes(600_000))
-        store(two, key(-number), bytes(600_000))
-        assert occupied(tmp_path / "cache") <= 4 * MIB
-    assert usage(one) == usage(two)
-    assert ledger_is_exact(one)
-
-
-@pytest.mark.parametrize("name", ["flock", "fstat"])
-def test_a_ledger_that_another_host_has_replaced_is_opened_again(storage: FileStorage, name: str) -> None:
-    assert store(storage, KEY, b"x")
-    place = storage._access.place
-    assert place
-    fault = Nth(1, fail(errno.ESTALE), only=name)
-    with intercepted(fault), place.ledger.locked() as page:
-        assert page.used
-    assert fault.happened
-
-
-def test_what_the_dead_have_announced_is_counted(make: Make, tmp_path: Path) -> None:
-    storage = make()
-    assert store(storage, KEY, b"x")
-    storage.forget(KEY)
-    sweep(storage)
-    (v1(tmp_path / "cache") / "growing" / KEY).write_bytes(bytes(100_000))
-    (v1(tmp_path / "cache") / "ledger").unlink()
-    assert usage(storage).used >= occupied(tmp_path / "cache") > 100_000
-    sweep(storage)
-    assert usage(storage).used < 100_000
-    assert ledger_is_exact(storage)
-
-
-def test_a_note_that_is_damaged_costs_nothing_for_long(make: Make, tmp_path: Path) -> None:
-    storage = make(max_size=4 * MIB)
-    assert store(storage, KEY, b"x")
-    for number in range(ledger.SLOTS):
-        (v1(tmp_path / "cache") / "writers" / str(number)).write_bytes(b"\xff" * 16)
-    (v1(tmp_path / "cache") / "ledger").unlink()
-    assert eventually(lambda: store(storage, key(1), b"x"))
-    sweep(storage)
-    assert ledger_is_exact(storage)
-    assert reserved(storage) == 0
 
 
 # Formats.

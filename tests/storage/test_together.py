@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,6 @@ from tests.storage.conftest import Make
 from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import MIB, eventually, key, ledger_is_exact, load, patched, response, store, v1, write_body
 from vllm_http_cache.storage import claims as claiming
-from vllm_http_cache.storage import growing, slots
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.storage.toolbox import sweep, usage
@@ -217,155 +215,6 @@ def test_a_fork_in_the_middle_of_everything(make: Make) -> None:
 
 def exit_unless(done: bool) -> None:
     assert done
-
-
-# Processes.
-
-
-def test_there_is_a_slot_for_each_living_writer(make: Make) -> None:
-    storages = [make() for _ in range(12)]
-    for number, storage in enumerate(storages):
-        assert store(storage, key(number), b"x")
-    found = [storage._access.place.ledger.slot for storage in storages if storage._access.place]
-    numbers = {slot.number for slot in found if slot}
-    assert len(numbers) == 12
-
-
-def test_more_writers_than_slots_store_nothing_but_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "SLOTS", 2)
-    one, two, three = make(), make(), make()
-    assert store(one, KEY, b"1")
-    assert store(two, KEY, b"2")
-    assert not store(three, KEY, b"3")
-    assert load(three, KEY) == b"2"
-    one.close()
-    assert store(three, KEY, b"3")
-
-
-def test_a_writer_whose_folder_somebody_removed_goes_on(storage: FileStorage, tmp_path: Path) -> None:
-    assert store(storage, KEY, b"x")
-    (folder,) = v1(tmp_path / "cache").glob("writers/*.d")
-    folder.rmdir()
-    assert eventually(lambda: store(storage, KEY, b"y"))
-    assert ledger_is_exact(storage)
-
-
-def test_without_locks_writers_are_dead_after_an_hour_of_silence(make: Make, tmp_path: Path) -> None:
-    def flock(fd: int, operation: int) -> None:
-        raise OSError(95, "not supported")
-
-    with patched(fcntl, "flock", flock):
-        one, two = make(), make()
-        writer = one.create_body(KEY, None)
-        assert writer
-        assert writer.write(b"x")
-        assert store(two, key(2), b"y")
-        sweep(two)
-        assert len(list(v1(tmp_path / "cache").glob("writers/*.d/*"))) == 1, "nobody knows"
-        for path in (*v1(tmp_path / "cache").glob("writers/*.d/*"), *v1(tmp_path / "cache").glob("writers/*.d")):
-            os.utime(path, (0, 0))
-        sweep(two)
-        assert list(v1(tmp_path / "cache").glob("writers/*.d/*")) == []
-        assert writer.commit() is None
-        assert eventually(lambda: store(one, KEY, b"z"))
-
-
-def test_where_locks_are_seen_on_one_host_only_another_hosts_writer_is_dead_after_an_hour(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vllm_http_cache.storage.layout.is_remote", lambda name: True)
-    monkeypatch.setattr(slots, "boot", lambda: 1)
-    here = make()
-    writer = here.create_body(KEY, None)
-    assert writer
-    assert writer.write(b"x")
-    with patched(fcntl, "flock", lambda fd, operation: None):
-        monkeypatch.setattr(slots, "boot", lambda: 2)
-        there = make()
-        assert store(there, key(2), b"y")
-        sweep(there)
-        assert len(list(v1(tmp_path / "cache").glob("writers/*.d/*"))) == 1, "nobody knows"
-        for path in (*v1(tmp_path / "cache").glob("writers/*.d/*"), *v1(tmp_path / "cache").glob("writers/*.d")):
-            os.utime(path, (0, 0))
-        sweep(there)
-        assert list(v1(tmp_path / "cache").glob("writers/*.d/*")) == []
-
-
-def test_on_a_network_the_dead_of_the_same_host_are_known_at_once(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("vllm_http_cache.storage.layout.is_remote", lambda name: True)
-    path = tmp_path / "cache"
-    assert store(make(path), key(1), b"x")
-    dead = actors.start(actors.write_and_wait, path, MIB)
-    assert eventually((tmp_path / f"ready-{dead.pid}").exists)
-    dead.kill()
-    dead.join()
-    storage = make(path)
-    sweep(storage)
-    assert usage(storage).reserved == 0
-    assert list(v1(path).glob("writers/*.d/*")) == []
-
-
-@pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_writer_whose_file_is_gone_takes_another_number(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    """Otherwise the next one takes the same, and each writes over what the other has reserved."""
-    monkeypatch.setattr("random.randrange", lambda count: 5)
-    one, two = make(max_size=20 * MIB), make(max_size=20 * MIB)
-    assert store(one, KEY, b"x")
-    file = v1(tmp_path / "cache") / "writers" / "5"
-    file.unlink()
-    if how == "replaced":
-        file.touch()
-    assert store(two, key(2), b"y")
-    theirs = two.create_body(key(2), 8 * MIB)
-    assert theirs
-    assert theirs.write(b"theirs")
-    mine = one.create_body(KEY, 8 * MIB)
-    assert mine
-    assert usage(one).reserved > 16 * MIB
-    assert one.create_body(KEY, 8 * MIB) is None
-    one.close()
-    assert theirs.write(bytes(8 * MIB - 6))
-    assert theirs.commit()
-    assert usage(two).reserved == 0
-
-
-def test_the_end_of_a_writer_whose_file_is_gone_is_nobody_elses(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("random.randrange", lambda count: 5)
-    one, two = make(), make()
-    assert store(one, KEY, b"x")
-    (v1(tmp_path / "cache") / "writers" / "5").unlink()
-    writer = two.create_body(key(2), None)
-    assert writer
-    one.close()
-    assert writer.write(b"y")
-    assert writer.commit()
-
-
-def test_an_announcement_that_has_just_taken_a_dead_ones_place_stays(storage: FileStorage, tmp_path: Path) -> None:
-    assert store(storage, KEY, b"x")
-    place = storage._access.place
-    assert place
-    writer = storage.create_body(KEY, None)
-    assert writer
-    (v1(tmp_path / "cache") / "growing" / FLIGHT).write_bytes(b"a dead one's")
-    announced = growing._announced
-
-    def then_another(*arguments: Any) -> object:
-        found = announced(*arguments)
-        writer.publish(FLIGHT, response())
-        return found
-
-    with patched(growing, "_announced", then_another):
-        growing.withdraw_dead(place.home)
-    assert storage.growing(FLIGHT)
-    writer.abort()
-    assert not growing.withdraw_dead(place.home)
 
 
 # Claims.

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hishel import BaseStorage, SqliteStorage
 
 from tests import origin
 from tests.core.memory import MemoryStorage
 from tests.storage_hishel.faces import FACES, Face
 from vllm_http_cache import FileStorage
+from vllm_http_cache.storage.hishel import HishelStorage
 from vllm_http_cache.storage.protocol import Storage
 
 MakeFace = Callable[..., Face]
+Make = Callable[..., HishelStorage]
 
 
 class Clock(origin.Clock):
@@ -61,3 +64,22 @@ def make_face(request: pytest.FixtureRequest, clock: Clock) -> Iterator[MakeFace
 @pytest.fixture
 def face(make_face: MakeFace, ours: Storage) -> Face:
     return make_face(ours)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "hishel" / "cache.db"
+
+
+@pytest.fixture
+def make(database: Path, clock: Clock) -> Iterator[Make]:
+    """Makes storages on one SQLite database, each as another process would, and closes them."""
+    made: list[HishelStorage] = []
+
+    def make(*, ttl: float = 1000.0, hishel: BaseStorage | None = None, **options: Any) -> HishelStorage:
+        made.append(HishelStorage(hishel or SqliteStorage(database_path=database, **options), ttl=ttl, clock=clock))
+        return made[-1]
+
+    yield make
+    for storage in made:
+        storage.close()

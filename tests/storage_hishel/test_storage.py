@@ -6,7 +6,6 @@ import errno
 import os
 import sqlite3
 import tracemalloc
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
@@ -14,41 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hishel import BaseStorage, Headers, RedisStorage, SqliteStorage
+from hishel import Headers, RedisStorage, SqliteStorage
 from hishel import Request as HishelRequest
 from hishel import Response as HishelResponse
 
 from tests.core.memory import MemoryStorage
 from tests.storage.faults import Nth, fail, intercepted
-from tests.storage.helpers import MIB, key, response
-from tests.storage_hishel.conftest import Clock
-from vllm_http_cache.rfc9111.message import BodyRef, StoredResponse
+from tests.storage.helpers import MIB, key, response, write_body
+from tests.storage_hishel.conftest import Clock, Make
+from tests.storage_hishel.helpers import KEY, body, found, read_body, store
+from vllm_http_cache.rfc9111.message import StoredResponse
 from vllm_http_cache.storage.hishel import HishelStorage
 from vllm_http_cache.storage.hishel.theirs import GRACE
 from vllm_http_cache.storage.protocol import BodyDamaged, Record, Storage
-
-KEY = key("contract")
-
-Make = Callable[..., HishelStorage]
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    return tmp_path / "hishel" / "cache.db"
-
-
-@pytest.fixture
-def make(database: Path, clock: Clock) -> Iterator[Make]:
-    """Makes storages on one SQLite database, each as another process would, and closes them."""
-    made: list[HishelStorage] = []
-
-    def make(*, ttl: float = 1000.0, hishel: BaseStorage | None = None, **options: Any) -> HishelStorage:
-        made.append(HishelStorage(hishel or SqliteStorage(database_path=database, **options), ttl=ttl, clock=clock))
-        return made[-1]
-
-    yield make
-    for storage in made:
-        storage.close()
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -60,48 +37,6 @@ def storage(request: pytest.FixtureRequest, make: Make) -> Storage:
         return make()
     fakeredis = pytest.importorskip("fakeredis", reason="fakeredis is not installed")
     return make(hishel=RedisStorage(fakeredis.FakeRedis(), max_stream_size=None))
-
-
-def write_body(storage: Storage, name: str, data: bytes, *, length: bool = True) -> BodyRef | None:
-    writer = storage.create_body(name, len(data) if length else None)
-    if writer is None:
-        return None
-    if not all(writer.write(data[start : start + 300_000]) for start in range(0, len(data), 300_000)):
-        writer.abort()
-        return None
-    return writer.commit()
-
-
-def read_body(storage: Storage, ref: BodyRef) -> bytes | None:
-    """None: gone or damaged."""
-    reader = storage.open_body(ref)
-    if reader is None:
-        return None
-    data = b""
-    while part := reader.read(len(data), MIB):
-        data += part
-    reader.close()
-    return data
-
-
-def store(storage: Storage, data: bytes, name: str = KEY, **how: Any) -> StoredResponse:
-    """Add a response to what is stored for a key."""
-    ref = write_body(storage, name, data)
-    assert ref
-    stored = response(ref, **how)
-    seen = storage.read(name)
-    assert storage.swap(name, seen, Record((stored, *(seen.responses if seen else ()))))
-    return stored
-
-
-def found(storage: Storage, name: str = KEY) -> set[StoredResponse]:
-    record = storage.read(name)
-    return set(record.responses) if record else set()
-
-
-def body(storage: Storage, stored: StoredResponse) -> bytes | None:
-    assert stored.body
-    return read_body(storage, stored.body)
 
 
 # The contract.
@@ -414,103 +349,6 @@ def test_processes_that_change_a_key_at_once_mix_nothing_up(make: Make) -> None:
     for stored in found(make()):
         text = (stored.fields.get("etag") or "").strip('"')
         assert body(storages[0], stored) == text.encode() * 20_000
-
-
-# Damage and failure.
-
-
-def damage(database: Path, sql: str, *values: object) -> None:
-    connection = sqlite3.connect(database)
-    with connection:
-        assert connection.execute(sql, values).rowcount > 0
-    connection.close()
-
-
-@pytest.mark.parametrize("size", [1000, 3 * MIB])
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "UPDATE streams SET chunk_data = zeroblob(length(chunk_data))",
-        "UPDATE streams SET chunk_data = substr(chunk_data, 2)",
-        "DELETE FROM streams",
-    ],
-)
-def test_a_damaged_body_is_a_miss(make: Make, database: Path, size: int, sql: str) -> None:
-    storage = make()
-    stored = store(storage, os.urandom(size))
-    damage(database, sql)
-    assert stored.body
-    assert storage.open_body(stored.body) is None
-
-
-def test_a_large_body_is_checked_block_by_block(make: Make, database: Path) -> None:
-    storage = make()
-    data = os.urandom(20 * MIB)
-    stored = store(storage, data)
-    damage(database, "UPDATE streams SET chunk_data = zeroblob(131072) WHERE chunk_number = 100")
-    assert stored.body
-    reader = storage.open_body(stored.body)
-    assert reader
-    assert reader.read(11 * MIB, MIB) == data[11 * MIB : 12 * MIB]
-    for _ in range(2):
-        with pytest.raises(BodyDamaged):
-            reader.read(12 * MIB, 1)
-    reader.close()
-
-
-@pytest.mark.parametrize("record", ["", "AAAA", "not base64", "\u00e9"])
-def test_a_damaged_record_is_a_miss_and_goes(make: Make, database: Path, record: str) -> None:
-    storage, hishel = make(), SqliteStorage(database_path=database)
-    store(storage, b"body")
-    (entry,) = hishel.get_entries(f"vllm-http-cache:1:{KEY}")
-    hishel.update_headers(entry.id, Headers({"record": record}))
-    assert storage.read(KEY) is None
-    stored = store(storage, b"new")
-    assert found(storage) == {stored}
-    assert len(hishel.get_entries(f"vllm-http-cache:1:{KEY}")) == 1
-    hishel.close()
-
-
-def test_a_record_in_anothers_place_is_a_miss(make: Make, database: Path) -> None:
-    storage = make()
-    stored = store(storage, b"one"), store(storage, b"two", tag="b")
-    damage(database, "UPDATE entries SET data = (SELECT data FROM entries LIMIT 1)")
-    assert len(found(storage)) == 1
-    assert found(storage) < set(stored)
-
-
-class Failing(BaseStorage):
-    """Raises, as hishel's own never should."""
-
-    def create_entry(self, *_: Any, **__: Any) -> Any:
-        raise sqlite3.OperationalError("locked")
-
-    get_entries = update_headers = remove_entry = close = create_entry
-
-
-def test_a_failing_storage_finds_and_stores_nothing(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    storage = make(hishel=Failing())
-    assert storage.read(KEY) is None
-    assert storage.swap(KEY, None, Record((response(),)))
-    assert write_body(storage, KEY, b"body") is None
-    assert storage.open_body(BodyRef(f"{KEY}.{'0' * 16}", 1, bytes(8))) is None
-    storage.forget(KEY)
-    storage.close()
-    assert len(caplog.records) == 1
-    assert "locked" in caplog.text
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_database_that_cannot_be_used_finds_and_stores_nothing(make: Make, database: Path) -> None:
-    database.mkdir(parents=True)
-    storage = make()
-    assert storage.read(KEY) is None
-    assert write_body(storage, KEY, b"body") is None
-
-
-def test_no_place_for_temporary_files(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    assert make().create_body(KEY, 1) is None
 
 
 def test_close_is_idempotent_and_final(make: Make, caplog: pytest.LogCaptureFixture) -> None:

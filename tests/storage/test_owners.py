@@ -1,0 +1,152 @@
+"""Whose the folder is: owners, groups, and what anybody may write."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.storage.conftest import Make
+from tests.storage.faults import Nth, fail, intercepted
+from tests.storage.helpers import key, load, needs_root, own_folder, response, store, warnings, works_not
+from vllm_http_cache.storage.files import FileStorage
+
+KEY = key("owners")
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+@needs_root
+@pytest.mark.parametrize("where", [".vllm-http-cache", ".vllm-http-cache/v1"])
+def test_a_folder_of_another_owner_is_not_used(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    first = make()
+    assert store(first, KEY, b"x")
+    first.close()
+    os.chown(tmp_path / "cache" / where, 12345, 12345)
+    storage = make()
+    assert works_not(storage, KEY)
+    assert warnings(caplog) == 1
+    assert "12345" in caplog.text
+    os.chown(tmp_path / "cache" / where, 0, 0)
+    assert load(storage, KEY) == b"x"
+
+
+@needs_root
+def test_a_group_shares_with_whoever_is_in_it(make: Make, tmp_path: Path) -> None:
+    first = make(group=True)
+    assert store(first, KEY, b"x")
+    first.close()
+    for path in (own_folder(tmp_path / "cache"), *own_folder(tmp_path / "cache").rglob("*")):
+        os.chown(path, 12345, 0)
+    assert load(make(group=True), KEY) == b"x"
+    assert store(make(group=True), KEY, b"y")
+
+
+@needs_root
+@pytest.mark.parametrize("mode, gid", [(0o700, 0), (0o2750, 0), (0o770, 0), (0o2770, 12345)])
+def test_a_group_leaves_alone_what_is_not_shared_with_it(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, gid: int
+) -> None:
+    first = make()
+    assert store(first, KEY, b"x")
+    first.close()
+    own = own_folder(tmp_path / "cache")
+    os.chown(own, 12345, gid)
+    own.chmod(mode)
+    shared = mode == 0o2770  # and root is a member of every group
+    assert (load(make(group=True), KEY) is None) is not shared
+    assert ("not shared with this user's groups" in caplog.text) is not shared
+
+
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("where", [".vllm-http-cache", ".vllm-http-cache/v1"])
+def test_a_folder_that_anybody_may_write_is_not_used(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str, group: bool
+) -> None:
+    first = make(group=group)
+    assert store(first, KEY, b"x")
+    first.close()
+    mode = (tmp_path / "cache" / where).stat().st_mode
+    (tmp_path / "cache" / where).chmod(0o777)
+    storage = make(group=group)
+    assert works_not(storage, KEY)
+    assert warnings(caplog) == 1
+    (tmp_path / "cache" / where).chmod(stat.S_IMODE(mode))
+    assert load(storage, KEY) == b"x"
+
+
+def test_a_parent_that_anybody_may_write_is_used(make: Make, tmp_path: Path) -> None:
+    """As /tmp, or an emptyDir: the own subfolder is what counts."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    assert store(make(), KEY, b"x")
+    assert stat.S_IMODE(own_folder(tmp_path / "cache").stat().st_mode) == 0o700
+
+
+def as_nobody(work: str, path: Path) -> str:
+    """What a program prints that runs without privileges."""
+    code = (
+        "import os, sys, logging\nlogging.basicConfig(stream=sys.stdout, format='%(levelname)s %(message)s')\n"
+        "from tests.storage.helpers import *\n"
+        "from vllm_http_cache.storage.files import FileStorage\n"
+        f"os.setgroups([]); os.setgid(12345); os.setuid(12345)\nstorage = FileStorage({str(path)!r})\n{work}"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return run.stdout + run.stderr
+
+
+@needs_root
+def test_a_folder_that_may_only_be_read_serves_hits(make: Make, tmp_path: Path) -> None:
+    """Root has filled it; the server runs as somebody else, who may look."""
+    first = make()
+    assert store(first, KEY, b"served")
+    first.close()
+    for path in (tmp_path / "cache", *(tmp_path / "cache").rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_mode & 0o005 != 0o005 and parent.owner() == "root":
+            parent.chmod(parent.stat().st_mode | 0o055)
+    said = as_nobody(
+        "claimed = lambda: storage.claim(key('f')) is not None\n"
+        "print(load(storage, key('owners')), store(storage, key('owners'), b'x'), claimed())\n"
+        "print(load(storage, key('owners')))",
+        tmp_path / "cache",
+    )
+    lines = said.splitlines()
+    assert [line for line in lines if not line.startswith("WARNING")] == ["b'served' False True", "b'served'"], said
+    assert len(lines) == 3, "one warning"
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+def test_a_shared_folder_that_was_being_made_is_shared_by_the_next(make: Make, tmp_path: Path, nth: int) -> None:
+    (tmp_path / "cache").mkdir()
+    with intercepted(Nth(nth, fail(errno.EIO), only="chmod")):
+        store(make(group=True), KEY, b"x")
+    assert store(make(group=True), KEY, b"x")
+    folders = [own_folder(tmp_path / "cache"), *own_folder(tmp_path / "cache").rglob("*")]
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folders if path.is_dir()}
+    modes.pop(KEY[:2])
+    assert set(modes.values()) == {0o2770}, modes
+
+
+def test_a_umask_that_takes_write_permission_makes_nothing_look_whole(storage: FileStorage) -> None:
+    before = os.umask(0o222)
+    try:
+        writer = storage.create_body(KEY, None)
+        assert writer
+        writer.publish(KEY, response())
+        growing = storage.growing(KEY)
+    finally:
+        os.umask(before)
+    assert growing
+    assert growing.ended() is None
+    assert writer.commit()
+    assert growing.ended() is True
+    growing.close()

@@ -1,0 +1,111 @@
+"""HishelStorage where hishel or its database fails, or has been tampered with."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hishel import BaseStorage, Headers, SqliteStorage
+
+from tests.storage.helpers import MIB, response, write_body
+from tests.storage_hishel.conftest import Make
+from tests.storage_hishel.helpers import KEY, found, store
+from vllm_http_cache.rfc9111.message import BodyRef
+from vllm_http_cache.storage.protocol import BodyDamaged, Record
+
+
+def damage(database: Path, sql: str, *values: object) -> None:
+    connection = sqlite3.connect(database)
+    with connection:
+        assert connection.execute(sql, values).rowcount > 0
+    connection.close()
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MIB])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE streams SET chunk_data = zeroblob(length(chunk_data))",
+        "UPDATE streams SET chunk_data = substr(chunk_data, 2)",
+        "DELETE FROM streams",
+    ],
+)
+def test_a_damaged_body_is_a_miss(make: Make, database: Path, size: int, sql: str) -> None:
+    storage = make()
+    stored = store(storage, os.urandom(size))
+    damage(database, sql)
+    assert stored.body
+    assert storage.open_body(stored.body) is None
+
+
+def test_a_large_body_is_checked_block_by_block(make: Make, database: Path) -> None:
+    storage = make()
+    data = os.urandom(20 * MIB)
+    stored = store(storage, data)
+    damage(database, "UPDATE streams SET chunk_data = zeroblob(131072) WHERE chunk_number = 100")
+    assert stored.body
+    reader = storage.open_body(stored.body)
+    assert reader
+    assert reader.read(11 * MIB, MIB) == data[11 * MIB : 12 * MIB]
+    for _ in range(2):
+        with pytest.raises(BodyDamaged):
+            reader.read(12 * MIB, 1)
+    reader.close()
+
+
+@pytest.mark.parametrize("record", ["", "AAAA", "not base64", "\u00e9"])
+def test_a_damaged_record_is_a_miss_and_goes(make: Make, database: Path, record: str) -> None:
+    storage, hishel = make(), SqliteStorage(database_path=database)
+    store(storage, b"body")
+    (entry,) = hishel.get_entries(f"vllm-http-cache:1:{KEY}")
+    hishel.update_headers(entry.id, Headers({"record": record}))
+    assert storage.read(KEY) is None
+    stored = store(storage, b"new")
+    assert found(storage) == {stored}
+    assert len(hishel.get_entries(f"vllm-http-cache:1:{KEY}")) == 1
+    hishel.close()
+
+
+def test_a_record_in_anothers_place_is_a_miss(make: Make, database: Path) -> None:
+    storage = make()
+    stored = store(storage, b"one"), store(storage, b"two", tag="b")
+    damage(database, "UPDATE entries SET data = (SELECT data FROM entries LIMIT 1)")
+    assert len(found(storage)) == 1
+    assert found(storage) < set(stored)
+
+
+class Failing(BaseStorage):
+    """Raises, as hishel's own never should."""
+
+    def create_entry(self, *_: Any, **__: Any) -> Any:
+        raise sqlite3.OperationalError("locked")
+
+    get_entries = update_headers = remove_entry = close = create_entry
+
+
+def test_a_failing_storage_finds_and_stores_nothing(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    storage = make(hishel=Failing())
+    assert storage.read(KEY) is None
+    assert storage.swap(KEY, None, Record((response(),)))
+    assert write_body(storage, KEY, b"body") is None
+    assert storage.open_body(BodyRef(f"{KEY}.{'0' * 16}", 1, bytes(8))) is None
+    storage.forget(KEY)
+    storage.close()
+    assert len(caplog.records) == 1
+    assert "locked" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_database_that_cannot_be_used_finds_and_stores_nothing(make: Make, database: Path) -> None:
+    database.mkdir(parents=True)
+    storage = make()
+    assert storage.read(KEY) is None
+    assert write_body(storage, KEY, b"body") is None
+
+
+def test_no_place_for_temporary_files(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    assert make().create_body(KEY, 1) is None
