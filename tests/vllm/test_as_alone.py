@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import tracemalloc
 import zlib
@@ -37,6 +38,12 @@ class Octets:
         return data
 
 
+def reachable() -> int:
+    """The octets that something still refers to: an exception that left a loop is in a cycle with the loop's task."""
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
 def test_long_urls_do_not_stay_in_memory(plugin: Plugin, fetch: Fetch) -> None:
     plugin.start()
     before = 0
@@ -46,8 +53,8 @@ def test_long_urls_do_not_stay_in_memory(plugin: Plugin, fetch: Fetch) -> None:
             with pytest.raises(ValueError, match="allowed domains"):
                 fetch("image", f"http://not.allowed.test/{number}?{'x' * 200_000}", allowed_media_domains=["a.test"])
             if number == 9:
-                before = tracemalloc.get_traced_memory()[0]
-        assert tracemalloc.get_traced_memory()[0] - before < 2_000_000
+                before = reachable()
+        assert reachable() - before < 2_000_000
     finally:
         tracemalloc.stop()
 
