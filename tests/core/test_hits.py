@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.core.memory import MemoryStorage
 from vllm_http_cache.hits import URIS, Hit, Hits
 from vllm_http_cache.rfc9111.cachestatus import CacheStatus
+from vllm_http_cache.rfc9111.memo import LONGEST
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request, StoredResponse
 from vllm_http_cache.rfc9111.options import CacheOptions
 from vllm_http_cache.rfc9111.responding import respond
@@ -147,3 +148,13 @@ def test_the_memo_is_bounded() -> None:
         stored_at(f"{URI}/{n}", [("Cache-Control", "max-age=60")], storage)
         assert found(hits, Request("GET", f"{URI}/{n}")) is not None
     assert len(hits._memos) == URIS
+
+
+def test_long_uris_are_not_remembered() -> None:
+    storage = MemoryStorage()
+    hits = Hits(storage, OPTIONS, Clock())
+    for length, remembered in ((LONGEST, 1), (LONGEST + 1, 1)):
+        uri = f"{URI}?".ljust(length, "x")
+        stored_at(uri, [("Cache-Control", "max-age=60")], storage)
+        assert found(hits, Request("GET", uri)) is not None
+        assert len(hits._memos) == remembered
