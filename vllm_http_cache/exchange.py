@@ -71,7 +71,8 @@ def exchange(request: Request, options: CacheOptions) -> Exchange:
             return _refused(decision.why)
         if isinstance(decision, Reuse):
             status = CacheStatus(hit=True, ttl=decision.ttl)
-            if (answer := (yield from _answer_from(decision.stored, request, key, now, status))) is None:
+            answer = yield from _answer_from(decision.stored, request, key, now, status, shareable=True)
+            if answer is None:
                 continue
             if decision.validate_later:
                 yield Later(request)
@@ -149,18 +150,20 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
                 return _passed(came, status)
             case Freshen(changes, StoredResponse() as selected, shareable):
                 # Opened first: what changes may be that nothing is stored any longer.
-                answer = yield from _answer_from(selected, request, key, came.response_time, status)
+                answer = yield from _answer_from(
+                    selected, request, key, came.response_time, status, shareable=shareable
+                )
                 yield from _note(key, changes if answer else tuple((old, None) for old, _ in changes), options)
                 yield Discard(came)
                 if answer is not None:
-                    return replace(answer, shareable=shareable)
+                    return answer
             case UseStale(stored):
                 status = replace(status, detail="stale-if-error")
                 answer = yield from _answer_from(stored, request, key, came.response_time, status)
                 if answer is None:
                     return _passed(came, status)
                 yield Discard(came)
-                return replace(answer, shareable=False)
+                return answer
             case Refetch():
                 yield Discard(came)
         candidates = ()
@@ -179,19 +182,19 @@ def _despite(failed: Failed, request: Request, key: str, ask: Ask, options: Cach
     stale = judge_failure(request, ask.candidates, failed.time, options)
     status = CacheStatus(forward=ask.why, detail="stale-if-error")
     if stale and (answer := (yield from _answer_from(stale, request, key, failed.time, status))):
-        return replace(answer, shareable=False)
+        return answer
     return replace(failed, status=CacheStatus(forward=ask.why))
 
 
 def _answer_from(
-    stored: StoredResponse, request: Request, key: str, now: float, status: CacheStatus
+    stored: StoredResponse, request: Request, key: str, now: float, status: CacheStatus, *, shareable: bool = False
 ) -> Generator[Any, Any, Answer | None]:
     """Answer with a stored response; None when its body is gone."""
     response, span = respond(request, stored, now)
     body = None
     if span is not None and (body := (yield Open(key, stored))) is None:
         return None
-    return _told(response, status, body, span, stored=stored, shareable=True)
+    return _told(response, status, body, span, stored=stored, shareable=shareable)
 
 
 def _write_through(request: Request, options: CacheOptions) -> Exchange:
@@ -233,4 +236,5 @@ def _told(
 ) -> Answer:
     """An answer that says in Cache-Status how it came about (RFC 9211)."""
     fields = Fields((*response.fields, ("Cache-Status", str(status))))
-    return Answer(replace(response, fields=fields), status, body, span, stored, shareable=shareable)
+    head = Response(response.status, fields, response.reason)
+    return Answer(head, status, body, span, stored, shareable=shareable)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from vllm_http_cache.rfc9111.message import Fields
 
 LINES = (("A", "1"), ("b", "2"), ("a", "3"))
+
+names = st.sampled_from(["A", "a", "B", "b", "c"])
+lines = st.lists(st.tuples(names, st.sampled_from("123")), max_size=6)
 
 
 def test_fields_are_found_in_any_case_and_keep_their_spelling_and_order() -> None:
@@ -24,3 +30,18 @@ def test_fields_are_values() -> None:
 def test_fields_are_removed_and_replaced() -> None:
     assert Fields(LINES).without(("a",)) == Fields(LINES[1:2])
     assert Fields(LINES).replaced(("A", "4"), ("C", "5")) == Fields([("b", "2"), ("A", "4"), ("C", "5")])
+
+
+@given(lines, st.lists(lines | st.sets(names.map(str.lower)), max_size=4))
+def test_a_change_leaves_what_it_was_made_from_as_it_is(
+    given: list[tuple[str, str]], changes: list[list[tuple[str, str]] | set[str]]
+) -> None:
+    made = [Fields(given)]
+    for change in changes:
+        made.append(made[-1].without(change) if isinstance(change, set) else made[-1].replaced(*change))
+    for fields in made:
+        for name in "abc":
+            values = tuple(value for spelled, value in fields.lines if spelled.lower() == name)
+            assert fields.get_all(name) == values
+            assert (name in fields) == bool(values)
+            assert fields.get(name) == (", ".join(values) if values else None)

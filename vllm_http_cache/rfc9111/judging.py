@@ -6,7 +6,7 @@ from what a verdict does not say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from .directives import request_directives, response_directives
@@ -106,7 +106,8 @@ class _Case:
     def if_it_may_stay(self, stored: StoredResponse) -> StoredResponse | None:
         """*stored* with its new fields, or None when these forbid to store it."""
         response = Response(stored.status, stored.fields)
-        return stored if storable(replace(self.request, method="GET"), response, self.options) else None
+        asked = Request("GET", self.request.uri, self.request.fields)
+        return stored if storable(asked, response, self.options) else None
 
     def is_shareable(self, stored: StoredResponse) -> bool:
         """Is *stored* fresh on arrival, and all that an equal request could want?"""

@@ -23,36 +23,42 @@ class Fields:
 
     def __init__(self, lines: Iterable[tuple[str, str]] = ()) -> None:
         self.lines: tuple[tuple[str, str], ...] = tuple(lines)
-        self._index: dict[str, tuple[str, ...]] | None = None
+        self._index: dict[str, tuple[str, ...]] | None = None  # the values by name in lower case, once asked for
 
     def get_all(self, name: str) -> tuple[str, ...]:
         """The values of each line called *name* (given in lower case), in order; empty when absent."""
         return (self._index or self._indexed()).get(name, ())
 
     def _indexed(self) -> dict[str, tuple[str, ...]]:
-        index: dict[str, tuple[str, ...]] = {}
-        for name, value in self.lines:
-            lowered = name.lower()
-            index[lowered] = (*index.get(lowered, ()), value)
-        self._index = index
-        return index
+        self._index = _add(self.lines, {})
+        return self._index
 
     def get(self, name: str) -> str | None:
         """The combined field value: all lines of *name* (lower case) joined by a comma (RFC 9110 section 5.2)."""
-        values = self.get_all(name)
-        return values[0] if len(values) == 1 else ", ".join(values) if values else None
+        values = (self._index or self._indexed()).get(name)
+        if values is None:
+            return None
+        return values[0] if len(values) == 1 else ", ".join(values)
 
     def without(self, names: Iterable[str]) -> Fields:
         """All lines but those named (lower case)."""
-        present = (self._index or self._indexed()).keys() & names
-        return Fields([line for line in self.lines if line[0].lower() not in present]) if present else self
+        index = self._index or self._indexed()
+        present = index.keys() & names
+        if not present:
+            return self
+        rest = Fields([line for line in self.lines if line[0].lower() not in present])
+        rest._index = {name: values for name, values in index.items() if name not in present}
+        return rest
 
     def replaced(self, *lines: tuple[str, str]) -> Fields:
         """These lines in place of all lines of the same names."""
-        return Fields((*self.without(name.lower() for name, _ in lines).lines, *lines))
+        rest = self.without([name.lower() for name, _ in lines])
+        replaced = Fields(rest.lines + lines)
+        replaced._index = _add(lines, (rest._index or rest._indexed()).copy())
+        return replaced
 
     def __contains__(self, name: str) -> bool:
-        return bool(self.get_all(name))
+        return name in (self._index or self._indexed())
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self.lines)
@@ -68,6 +74,13 @@ class Fields:
 
     def __repr__(self) -> str:
         return f"Fields({list(self.lines)!r})"
+
+
+def _add(lines: tuple[tuple[str, str], ...], index: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    for name, value in lines:
+        lowered = name.lower()
+        index[lowered] = (*index[lowered], value) if lowered in index else (value,)
+    return index
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,16 +34,16 @@ def conditional(request: Request, candidates: tuple[StoredResponse, ...]) -> Req
     validated = [stored for stored in candidates if has_what_is_wanted(request, stored)]
     own = entity_tags(request.fields, "if-none-match")
     tags = [tag for stored in validated if (tag := entity_tag(stored.fields)) and _may_be_sent(tag) and "*" not in own]
+    conditions = []
     fields = request.fields
     if tags:
         # The caller's own date is for us to evaluate, against what the origin selects.
-        fields = fields.without(("if-modified-since",)).replaced(
-            ("If-None-Match", ", ".join(dict.fromkeys((*own, *tags))))
-        )
+        fields = fields.without(("if-modified-since",))
+        conditions.append(("If-None-Match", ", ".join(dict.fromkeys((*own, *tags)))))
     modified = validated[0].fields.get("last-modified") if len(validated) == 1 else None
     if modified and _may_be_sent(modified) and _is_validated_by_date(request, validated[0]) and (tags or not own):
-        fields = fields.replaced(("If-Modified-Since", modified))
-    return replace(request, fields=fields)
+        conditions.append(("If-Modified-Since", modified))
+    return Request(request.method, request.uri, fields.replaced(*conditions))
 
 
 def unconditional(request: Request) -> Request:
