@@ -188,6 +188,17 @@ def test_unsafe_methods_go_through_and_invalidate(cache: Cache) -> None:
     assert len(origin) == 3
 
 
+def test_an_unsafe_request_that_fails_invalidates_nothing(cache: Cache) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    fetch(cache, origin)
+    origin.answer = lambda _: error
+    error = OSError("refused")
+    with pytest.raises(OSError) as caught:
+        cache.fetch(Request("POST", get().uri), origin.send)
+    assert caught.value is error
+    assert fetch(cache, origin) == b"body" and len(origin) == 2
+
+
 def test_a_304_that_forbids_storing_is_answered_with_what_was_stored(
     cache: Cache, storage: MemoryStorage, clock: Clock
 ) -> None:

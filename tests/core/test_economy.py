@@ -14,8 +14,17 @@ from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.bodies import TURN
 from vllm_http_cache.cache import AT_HAND
 from vllm_http_cache.downloads import CHUNK
+from vllm_http_cache.exchange import revalidate
+from vllm_http_cache.rfc9111.message import BodyRef, Fields, StoredResponse
 from vllm_http_cache.rfc9111.options import Mode
+from vllm_http_cache.steps import Enter, Failed, Joined, Leave, LookUp
 from vllm_http_cache.storage.protocol import Record
+
+
+def stale() -> StoredResponse:
+    """At 100 seconds it may answer while it is validated."""
+    fields = Fields([("Cache-Control", "max-age=1, stale-while-revalidate=600")])
+    return StoredResponse(get().uri, 200, fields, (), 0.0, 0.0, 0.0, BodyRef("b", 4))
 
 
 def test_a_small_fresh_hit_is_at_hand_whole(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
@@ -131,3 +140,15 @@ def test_a_record_is_read_no_more_often_than_needed(
     monkeypatch.setattr(storage, "read", counted)
     fetch(Cache(storage, CacheOptions(mode=mode)), Origin(ok(cache_control="no-store")))
     assert len(keys) == reads
+
+
+@pytest.mark.parametrize("turn", [Joined(stale(), object()), Failed(OSError(), 0)], ids=["joined", "failed"])
+def test_what_another_validates_is_not_validated_once_more(turn: Joined | Failed) -> None:
+    way = revalidate(get(), CacheOptions())
+    assert isinstance(next(way), LookUp)
+    assert isinstance(way.send(((stale(),), 100.0)), Enter)
+    if isinstance(turn, Joined):
+        assert way.send(turn) == Leave(turn.body)
+    with pytest.raises(StopIteration) as end:
+        way.send(None if isinstance(turn, Joined) else turn)
+    assert end.value.value is None
