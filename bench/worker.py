@@ -6,7 +6,6 @@ import asyncio
 import gc
 import multiprocessing
 import os
-import shutil
 import traceback
 from collections.abc import Mapping
 from functools import partial
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import measuring
+from .ground import emptied
 from .measuring import Sample
 from .subjects import AsyncSubject, Subject, make
 
@@ -121,7 +121,7 @@ class Host:
         gc.unfreeze()
 
     def reopen(self) -> None:
-        """Begin again with an empty folder, and elsewhere: see :func:`.ground.spread`."""
+        """Begin again with an empty folder, and elsewhere: see :mod:`.ground`."""
         self._close()
         self._openings += 1
         self._folder = self._first_folder.with_name(f"{self._first_folder.name}-{self._openings}")
@@ -174,7 +174,6 @@ class Host:
     def _open(self, shared: bool = False) -> None:
         assert self._subject is not None
         if not shared:
-            shutil.rmtree(self._folder, ignore_errors=True)
             self._folder.mkdir(parents=True)
         if isinstance(self._subject, AsyncSubject):
             self._runner.run(self._subject.open(self._folder))
@@ -186,7 +185,7 @@ class Host:
             self._runner.run(self._subject.close())
         elif self._subject is not None:
             self._subject.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        emptied(self._folder)
 
     def _timed(self, operation: str, urls: list[str]) -> Sample:
         call = getattr(self._subject, operation)
