@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from tests.core.scripted import Clock, Origin, get, ok
+from tests.core.memory import MemoryStorage
+from tests.core.scripted import Clock, Origin, get, ok, whole
 from vllm_http_cache import Cache, FileStorage
 from vllm_http_cache.metrics import Metrics
+from vllm_http_cache.rfc9111.message import Request
 from vllm_http_cache.storage.toolbox import sweep, trim
+from vllm_http_cache.wire import Fetched
 
 BODY = b"x" * 100_000
 
@@ -53,6 +58,7 @@ def test_a_cache_and_its_storage_tell_all_of_it(tmp_path: Path) -> None:
     assert value("validations_total", result="replaced") == 1
     assert value("evictions_total", reason="size") >= 4
     assert value("held_bytes") > 0 and value("held_keys") == 5
+    assert value("forward_seconds_count") == len(origin)
     assert sum(s.value for m in registry.collect() if "storage_errors" in m.name for s in m.samples) > 0
 
 
@@ -77,3 +83,41 @@ def test_damage_and_a_failing_origin_are_told(tmp_path: Path) -> None:
     assert registry.get_sample_value("vllm_http_cache_evictions_total", {"reason": "damaged"}) == 1
     assert registry.get_sample_value("vllm_http_cache_validations_total", {"result": "failed"}) == 1
     assert registry.get_sample_value("vllm_http_cache_validations_total", {"result": "replaced"}) is None
+
+
+def test_each_outcome_is_told_with_why_the_request_was_forwarded() -> None:
+    registry, clock = CollectorRegistry(), Clock()
+    cache = Cache(MemoryStorage(), clock=clock, metrics=Metrics(registry))
+    origin = Origin(ok(cache_control="max-age=1, stale-while-revalidate=10, stale-if-error=60"))
+    told: dict[tuple[str, str], float] = {}
+
+    def outcome_of(request: Request, read: Callable[[Fetched], object] = whole) -> tuple[str, str]:
+        with suppress(OSError):
+            read(cache.fetch(request, origin.send))
+        name = "vllm_http_cache_requests_total"
+        samples = {
+            (s.labels["outcome"], s.labels["forward"]): s.value
+            for metric in registry.collect()
+            for s in metric.samples
+            if s.name == name
+        }
+        (changed,) = (labels for labels, value in samples.items() if value != told.get(labels))
+        told.update(samples)
+        return changed
+
+    assert outcome_of(get()) == ("forwarded", "uri-miss")
+    assert outcome_of(get()) == ("hit", "")
+    assert outcome_of(get(Cache_Control="no-cache")) == ("forwarded", "request")
+    assert outcome_of(get("http://origin.test/b", Cache_Control="only-if-cached")) == ("refused", "")
+    assert outcome_of(Request("POST", "http://origin.test/b")) == ("forwarded", "method")
+    origin.answer = lambda _: OSError("down")
+    assert outcome_of(get("http://origin.test/b")) == ("failed", "uri-miss")
+    clock.now += 30
+    assert outcome_of(get()) == ("stale", "stale")
+    clock.now -= 25
+    assert outcome_of(get()) == ("stale", "")
+    origin.answer = lambda _: ok(cache_control="max-age=60")
+    unread: list[Fetched] = []
+    assert outcome_of(get("http://origin.test/c"), unread.append) == ("forwarded", "uri-miss")
+    assert outcome_of(get("http://origin.test/c")) == ("collapsed", "uri-miss")
+    cache.close()

@@ -279,9 +279,7 @@ class Course:
                 self._cache.metrics.received(announced_length(outcome.arrived.response) or 0)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native, outcome.status)
         stored = outcome.stored
-        supply: Supply = EmptySupply()
-        if outcome.body is not None and self._supply is not None:
-            supply = self._supply
+        supply: Supply = EmptySupply() if outcome.body is None else outcome.body
         if isinstance(supply, StoredSupply) and outcome.span is not None:
             supply.cut(*outcome.span)
         if outcome.status.detail is not None:
