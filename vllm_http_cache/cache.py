@@ -114,7 +114,13 @@ class Cache:
         drop = partial(self.drop, hit.stored.uri, hit.key, hit.ref)
         supply = StoredSupply(hit.reader, partial(drop, "damaged"))
         body = kind(supply, caller, hit.stored, resume)
-        return Fetched(hit.response, body, status=hit.status, refuse=partial(drop, "refused"))
+
+        def refuse() -> None:
+            drop("refused")
+            if body.continued is not None:
+                body.continued.refuse()
+
+        return Fetched(hit.response, body, status=hit.status, refuse=refuse)
 
     def at_hand(self, request: Request, largest: float = AT_HAND, *, wait: bool = True) -> Fetched | None:
         """A fresh 200 with its content, as octets, for ``body``, where that is small. None: :meth:`fetch` has to see.

@@ -122,6 +122,59 @@ def test_damage_without_a_strong_validator_is_the_callers_error(cache: Cache, st
             fetched.body.read()
 
 
+@pytest.mark.anyio
+async def test_so_it_is_for_a_task(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
+    await afetch(cache, origin)
+    fetched = await cache.afetch(get(), origin.asend)
+    storage.damaged_from = len(await fetched.body.read())
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await fetched.body.read()
+    assert fetched.body.ready() is None
+
+
+@pytest.mark.anyio
+async def test_the_request_that_goes_on_ends_with_its_reader(cache: Cache, storage: MemoryStorage) -> None:
+    body = b"x" * 600_000
+    for asynchronous in (False, True):
+        cache.forget(get().uri)
+        origin = Origin((200, {"Cache-Control": "max-age=60", "ETag": '"1"'}, [body]))
+        fetch(cache, origin)
+        origin.answer = lambda _: (
+            200,
+            {"Cache-Control": "max-age=60", "ETag": '"1"'},
+            [body[:400_000], body[400_000:]],
+        )
+        if asynchronous:
+            fetched = await cache.afetch(get(), origin.asend)
+            storage.damaged_from = len(await fetched.body.read())
+            await fetched.body.read()
+            await fetched.body.aclose()
+        else:
+            fetched = cache.fetch(get(), origin.send)
+            storage.damaged_from = len(fetched.body.read())
+            fetched.body.read()
+            fetched.body.close()
+        storage.damaged_from = None
+        with anyio.fail_after(10):
+            while not (origin.bodies[1].closed and nothing_left(cache, storage)):
+                await anyio.sleep(0.001)
+
+
+def test_a_veto_reaches_the_request_that_goes_on(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
+    fetch(cache, origin)
+    fetched = cache.fetch(get(), origin.send)
+    storage.damaged_from = len(fetched.body.read())
+    fetched.body.read()
+    storage.damaged_from = None
+    whole(fetched)
+    assert len(storage.records) == 1
+    fetched.refuse()
+    assert storage.records == {} and len(origin) == 2
+
+
 def test_no_room_passes_the_response_through(cache: Cache, storage: MemoryStorage) -> None:
     storage.room = 3
     origin = Origin(ok(cache_control="max-age=60"))

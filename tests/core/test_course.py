@@ -12,6 +12,7 @@ import pytest
 from tests.core.memory import MemoryReader, MemoryStorage, MemoryWriter
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok, whole
 from vllm_http_cache import Cache
+from vllm_http_cache.course import Course
 from vllm_http_cache.rfc9111.message import Request
 
 WHOLE = b"0123456789"
@@ -173,3 +174,24 @@ def test_damage_in_a_part_that_was_asked_for_is_the_callers_error(cache: Cache, 
     with pytest.raises(ConnectionError):
         whole(fetched)
     assert len(origin) == 1
+
+
+def test_a_follower_whose_exchange_fails_leaves_the_leader_alone(
+    cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> None:
+        raise OSError("in the end")
+
+    origin = Origin(ok(cache_control="max-age=60"))
+    leading = cache.fetch(get(), origin.send)
+    monkeypatch.setattr(Course, "end", end)
+    with pytest.raises(OSError, match="in the end"):
+        cache.fetch(get(), origin.send)
+    assert whole(leading) == b"body" and nothing_left(cache, storage)
+
+
+def test_without_room_what_is_nobody_elses_passes_through(cache: Cache, storage: MemoryStorage) -> None:
+    storage.room = 3
+    origin = Origin((200, {"Cache-Control": "max-age=0", "ETag": '"1"'}, [b"bo", b"dy"]))
+    assert fetch(cache, origin) == b"body"
+    assert storage.records == {} and nothing_left(cache, storage)

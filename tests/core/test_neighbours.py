@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 import anyio
 import anyio.to_thread
@@ -15,9 +15,7 @@ from tests.core.memory import MemoryStorage, MemoryWriter
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, CacheOptions, boarding
-from vllm_http_cache.bodies import ForeignSupply
-from vllm_http_cache.downloads import Broken
-from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request, StoredResponse
+from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request
 from vllm_http_cache.wire import Caller
 
 CALLERS = 10
@@ -111,7 +109,10 @@ def test_callers_of_a_failing_origin_do_not_queue(cache: Cache) -> None:
     assert len(cache.flights) == 0
 
 
-def test_a_failure_does_not_end_collapsing(cache: Cache, clock: Clock) -> None:
+@pytest.mark.parametrize("stale", [False, True], ids=["failing", "answered by what is stale"])
+def test_a_failure_does_not_end_collapsing(storage: MemoryStorage, clock: Clock, stale: bool) -> None:
+    cache = Cache(storage, CacheOptions(stale_if_error=600 if stale else None), clock=clock)
+
     def answer(request: Request) -> Answer:
         if "if-none-match" in request.fields:
             return 304, {"ETag": '"1"', "Cache-Control": FRESH}, []
@@ -121,7 +122,7 @@ def test_a_failure_does_not_end_collapsing(cache: Cache, clock: Clock) -> None:
     fetch(cache, origin)
     clock.now += 61
     origin.answer = lambda _: (503, {}, [b"no"])
-    assert fetch(cache, origin) == b"no"
+    assert fetch(cache, origin) == (b"body" if stale else b"no")
     origin.answer = answer
     origin.asked.clear()
     origin.arrived.clear()
@@ -306,35 +307,3 @@ def test_a_cache_of_one_user_keeps_to_itself(storage: MemoryStorage, clock: Cloc
     assert fetch(own, origin, get(authorization="Basic alice")) == b"alice's" and len(origin) == 1
     fetch(Cache(storage, clock=clock), origin)
     assert len(origin) == 2
-
-
-class Followed:
-    """A body that another process has ended."""
-
-    def __init__(self, length: str) -> None:
-        fields = Fields([("Content-Length", length)])
-        self.stored = StoredResponse(get().uri, 200, fields, (), 0, 0, 0, None)
-
-    def read(self, offset: int, size: int) -> bytes:
-        return b"body"[offset : offset + size]
-
-    def ended(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("length, whole", [("4", True), ("5", False), ("3", False)])
-def test_a_followed_body_is_as_long_as_announced(length: str, whole: bool) -> None:
-    supply = ForeignSupply(Followed(length), lambda: None, remote=False)
-    assert supply.take() == b"body"
-    with nullcontext() if whole else pytest.raises(Broken, match="announced"):
-        assert supply.take() == b""
-
-
-def test_a_followed_body_behind_a_network_is_read_where_it_may_wait() -> None:
-    supply = ForeignSupply(Followed("4"), lambda: None, remote=True)
-    with pytest.raises(BlockingIOError):
-        supply.take(wait=False)
-    assert supply.take() == b"body"
