@@ -162,6 +162,16 @@ async def test_the_request_that_goes_on_ends_with_its_reader(cache: Cache, stora
                 await anyio.sleep(0.001)
 
 
+@pytest.mark.anyio
+async def test_a_body_at_its_end_holds_nothing_closed_or_not(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    fetch(cache, origin)
+    one, other = cache.fetch(get(), origin.send), await cache.afetch(get(), origin.asend)
+    assert storage.open_readers == 2
+    assert (one.body.read(), one.body.read()) == (await other.body.read(), await other.body.read()) == (b"body", b"")
+    assert storage.open_readers == 0
+
+
 def test_a_veto_reaches_the_request_that_goes_on(cache: Cache, storage: MemoryStorage) -> None:
     origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
     fetch(cache, origin)

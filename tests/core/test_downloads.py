@@ -151,6 +151,7 @@ def test_what_has_been_disowned_is_not_shown(kept: Kept) -> None:
     assert kept.refs == []
 
 
+@pytest.mark.errors_are_logged
 def test_one_that_cannot_be_written_does_not_keep_others_from_it(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     failing, sound = (kept.pulled(Pausing([b"first", b"rest"])) for _ in range(2))
     failing._publish = lambda: 1 / 0  # type: ignore[assignment]

@@ -87,6 +87,7 @@ def test_an_interrupted_reader_leaves_nothing_wrong(
     assert source.closed and kept.bodies == [] and kept.storage.open_writers == 0
 
 
+@pytest.mark.errors_are_logged
 def test_what_a_thread_cannot_write_is_read_but_not_kept(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     download = kept.pulled(source := Pausing([b"one", b"two"]))
     writer: Any = download._writer
@@ -101,6 +102,7 @@ def test_what_a_thread_cannot_write_is_read_but_not_kept(kept: Kept, caplog: pyt
     assert kept.bodies == [] and kept.storage.open_writers == 0
 
 
+@pytest.mark.errors_are_logged
 @pytest.mark.anyio
 async def test_what_a_tasks_thread_cannot_write_is_read_but_not_kept(
     kept: Kept, caplog: pytest.LogCaptureFixture

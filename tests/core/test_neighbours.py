@@ -280,6 +280,15 @@ def test_a_resumed_body_shorter_than_what_was_given_is_no_end(cache: Cache, stor
             fetched.body.read()
 
 
+def test_a_resumed_body_may_end_where_the_first_broke_off(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control=FRESH, etag='"1"'))
+    fetch(cache, origin)
+    fetched = cache.fetch(get(), origin.send)
+    storage.damaged_from = given = len(fetched.body.read())
+    origin.answer = lambda _: ok(b"x" * given, cache_control=FRESH, etag='"1"')
+    assert fetched.body.read() == b"" and len(origin) == 2
+
+
 def test_a_204_has_no_octets_whatever_it_announces(cache: Cache) -> None:
     origin = Origin((204, {"Content-Length": "5", "Cache-Control": FRESH}, []))
     assert fetch(cache, origin) == b""
