@@ -419,7 +419,28 @@ async def test_closing_cancels_what_runs_in_the_background(cache: Cache, storage
         while len(origin) < 2:
             await anyio.sleep(0.001)
         await cache.aclose()
-    assert not cache._background and nothing_left(cache, storage)
+        assert not cache._background and nothing_left(cache, storage)
+
+
+def test_closing_waits_for_a_validation_in_a_thread(
+    cache: Cache, storage: MemoryStorage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
+    fetch(cache, origin)
+    clock.now += 5
+    origin.answer = lambda _: ok(b"new", cache_control="max-age=60")
+    origin.held.clear()
+    fetch(cache, origin)
+    in_the_background: list[int] = []
+    monkeypatch.setattr(storage, "close", lambda: in_the_background.append(len(cache._background)))
+    closing = threading.Thread(target=cache.close)
+    closing.start()
+    while not cache._closed:
+        pass
+    origin.held.set()
+    closing.join(10)
+    cache.close()
+    assert in_the_background == [0]
 
 
 class Failing:

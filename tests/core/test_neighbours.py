@@ -15,6 +15,7 @@ from tests.core.memory import MemoryStorage, MemoryWriter
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, CacheOptions, boarding
+from vllm_http_cache.downloads import CHUNK
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request
 from vllm_http_cache.wire import Caller
 
@@ -287,6 +288,18 @@ def test_a_resumed_body_may_end_where_the_first_broke_off(cache: Cache, storage:
     storage.damaged_from = given = len(fetched.body.read())
     origin.answer = lambda _: ok(b"x" * given, cache_control=FRESH, etag='"1"')
     assert fetched.body.read() == b"" and len(origin) == 2
+
+
+def test_nobody_waits_for_a_body_there_is_no_room_for(cache: Cache, storage: MemoryStorage) -> None:
+    storage.room = CHUNK
+    origin = Origin((200, {"Cache-Control": FRESH}, [b"x" * CHUNK] * 3))
+    leading = cache.fetch(get(), origin.send)
+    for _ in range(2):
+        leading.body.read()
+    for requests in (2, 3):
+        assert whole(cache.fetch(get(), origin.send, Caller(timeout=5))) == b"x" * CHUNK * 3
+        assert len(origin) == requests
+    leading.body.close()
 
 
 def test_a_204_has_no_octets_whatever_it_announces(cache: Cache) -> None:
