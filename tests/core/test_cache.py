@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from tests.core.memory import MemoryStorage
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok, status, whole
 from vllm_http_cache import Cache, CacheOptions
+from vllm_http_cache.cache import BACKGROUND
 from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
 from vllm_http_cache.storage.protocol import Record
@@ -441,6 +443,53 @@ def test_closing_waits_for_a_validation_in_a_thread(
     closing.join(10)
     cache.close()
     assert in_the_background == [0]
+
+
+SWR = "max-age=1, stale-while-revalidate=30"
+
+
+@pytest.mark.anyio
+async def test_validations_in_the_background_are_few(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(b"old", cache_control=SWR))
+    requests = [get(f"http://origin.test/{number}") for number in range(BACKGROUND + 4)]
+    for request in requests:
+        await afetch(cache, origin, request)
+    clock.now += 5
+    origin.held.clear()
+    assert {await afetch(cache, origin, request) for request in requests} == {b"old"}
+    await anyio.wait_all_tasks_blocked()
+    assert len(origin) == len(requests) + BACKGROUND
+    await cache.aclose()
+
+
+def test_a_closed_cache_begins_no_validation(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(b"old", cache_control=SWR))
+    fetch(cache, origin)
+    clock.now += 5
+    cache.close()
+    assert fetch(cache, origin) == b"old"
+    assert not cache._background and len(origin) == 1
+
+
+def test_a_loop_that_was_closed_keeps_no_validation_from_others(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(b"old", cache_control=SWR))
+    fetch(cache, origin)
+    clock.now += 5
+    origin.held.clear()
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(afetch(cache, origin)) == b"old"
+    loop.close()
+    origin.held.set()
+    origin.answer = lambda _: ok(b"new", cache_control="max-age=60")
+
+    async def again() -> bytes:
+        assert await afetch(cache, origin) == b"old"
+        async with asyncio.timeout(10):
+            while cache._background:
+                await asyncio.sleep(0.001)
+        return await afetch(cache, origin)
+
+    assert asyncio.run(again()) == b"new"
 
 
 class Failing:
