@@ -191,3 +191,20 @@ def test_a_streamed_request_body_of_an_async_client(cache: Cache, origin: Origin
 
     assert anyio.run(post) == 201
     assert [seen.body for seen in origin.seen()] == [b"one two"]
+
+
+def test_what_the_cache_has_not_changed_is_sent_as_it_is(cache: Cache, origin: Origin) -> None:
+    sent: list[httpx.Request] = []
+
+    class Noting(httpx.HTTPTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            sent.append(request)
+            return super().handle_request(request)
+
+    url = origin.on("/", Answer(fields={"Cache-Control": "no-cache", "ETag": '"1"'}, body=b"body"))
+    with httpx.Client(transport=CacheTransport(Noting(), cache)) as session:
+        for _ in range(2):
+            request = session.build_request("GET", url)
+            assert session.send(request).content == b"body"
+            assert (sent.pop() is request) is (origin.requests[-1].get("if-none-match") is None)
+    assert origin.count() == 2

@@ -298,3 +298,21 @@ def test_an_unread_response_lets_go_when_collected(session: requests.Session, or
     assert session.get(url + "?x").content == b"whole"
     more.set()
     assert origin.hangups.get(timeout=5) == "/"
+
+
+def test_what_the_cache_has_not_changed_is_sent_as_it_is(cache: Cache, origin: Origin) -> None:
+    sent: list[requests.PreparedRequest] = []
+
+    class Noting(HTTPAdapter):
+        def send(self, request: requests.PreparedRequest, *rest: Any, **more: Any) -> requests.Response:
+            sent.append(request)
+            return super().send(request, *rest, **more)
+
+    url = origin.on("/", Answer(fields={"Cache-Control": "no-cache", "ETag": '"1"'}, body=b"body"))
+    with requests.Session() as session:
+        session.mount("http://", CacheAdapter(cache, Noting()))
+        for _ in range(2):
+            prepared = session.prepare_request(requests.Request("GET", url))
+            assert session.send(prepared).content == b"body"
+            assert (sent.pop() is prepared) is (origin.requests[-1].get("if-none-match") is None)
+    assert origin.count() == 2
