@@ -316,3 +316,13 @@ def test_what_the_cache_has_not_changed_is_sent_as_it_is(cache: Cache, origin: O
             assert session.send(prepared).content == b"body"
             assert (sent.pop() is prepared) is (origin.requests[-1].get("if-none-match") is None)
     assert origin.count() == 2
+
+
+def test_who_reads_no_further_than_the_last_octet_has_read_it_all(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=TEXT))
+    with session.get(url, stream=True) as response:
+        octets = bytearray()
+        while len(octets) < len(TEXT):
+            octets += response.raw.read1(len(TEXT) - len(octets))
+        assert "; hit" in session.get(url).headers["cache-status"]
+    assert octets == TEXT
