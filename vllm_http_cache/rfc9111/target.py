@@ -116,7 +116,7 @@ def flight_key(key: str, request: Request, responses: Sequence[StoredResponse]) 
     :param responses: the known responses stored under *key*; their Vary fields tell which requests differ.
     """
     names = sorted({name for stored in responses for name in vary_names(stored.fields)})
-    return _digest(key, *((name, normalized(request, name)) for name in names))
+    return _digest(key, *((name, normalized(request, name)) for name in names)) if names else key
 
 
 def same_uri(one: str, other: str) -> bool:
