@@ -125,7 +125,9 @@ def test_damage_without_a_strong_validator_is_the_callers_error(cache: Cache, st
 
 
 @pytest.mark.anyio
-async def test_so_it_is_for_a_task(cache: Cache, storage: MemoryStorage) -> None:
+async def test_damage_without_a_strong_validator_is_an_error_for_a_task_too(
+    cache: Cache, storage: MemoryStorage
+) -> None:
     origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
     await afetch(cache, origin)
     fetched = await cache.afetch(get(), origin.asend)
