@@ -102,15 +102,15 @@ def test_a_task_that_leaves_while_its_body_is_created_leaves_none(
     assert storage.aborted == 1 and nothing_left(cache, storage)
 
 
-def test_a_body_that_cannot_be_followed_is_given_up(
+def test_a_defect_between_a_body_and_its_download_leaves_neither(
     cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def follow(_: MemoryWriter) -> MemoryReader:
-        raise OSError("no descriptors")
+        raise RuntimeError("a defect")
 
     monkeypatch.setattr(MemoryWriter, "follow", follow)
     origin = Origin(ok(cache_control="max-age=60"))
-    with pytest.raises(OSError, match="no descriptors"):
+    with pytest.raises(RuntimeError, match="a defect"):
         fetch(cache, origin)
     assert origin.bodies[0].closed and nothing_left(cache, storage)
 
@@ -180,12 +180,12 @@ def test_a_follower_whose_exchange_fails_leaves_the_leader_alone(
     cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end(*_: object) -> None:
-        raise OSError("in the end")
+        raise RuntimeError("a defect")
 
     origin = Origin(ok(cache_control="max-age=60"))
     leading = cache.fetch(get(), origin.send)
     monkeypatch.setattr(Course, "end", end)
-    with pytest.raises(OSError, match="in the end"):
+    with pytest.raises(RuntimeError, match="a defect"):
         cache.fetch(get(), origin.send)
     assert whole(leading) == b"body" and nothing_left(cache, storage)
 
