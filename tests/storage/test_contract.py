@@ -142,6 +142,15 @@ def test_an_empty_record_is_a_removal(storage: FileStorage, tmp_path: Path) -> N
     assert storage.swap(KEY, None, Record(())), "nothing is what there is"
 
 
+def test_a_removal_compares_generations_too(storage: FileStorage) -> None:
+    assert store(storage, KEY, b"old")
+    seen = storage.read(KEY)
+    assert storage.swap(KEY, seen, Record((response(write_body(storage, KEY, b"new")),)))
+    assert not storage.swap(KEY, seen, Record(())), "somebody was faster"
+    assert not storage.swap(KEY, None, Record(()))
+    assert load(storage, KEY) == b"new"
+
+
 def test_forget_removes_record_and_bodies(storage: FileStorage, tmp_path: Path) -> None:
     assert store(storage, KEY, b"body")
     storage.forget(KEY)

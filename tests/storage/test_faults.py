@@ -325,3 +325,15 @@ def test_closing_a_descriptor_that_complains(storage: FileStorage) -> None:
         reader.close()
         everything(storage)
     assert load(storage, key("nobody")) is None
+
+
+@pytest.mark.parametrize("code, left", [(errno.ENOSPC, []), (errno.EIO, ['"a"', '"b"'])])
+def test_only_for_want_of_room_does_what_stays_go_with_what_must(make: Make, code: int, left: list[str]) -> None:
+    storage = make()
+    two = tuple(response(tag=tag) for tag in "ab")
+    assert storage.swap(KEY, None, Record(two))
+    seen = storage.read(KEY)
+    with intercepted(Nth(1, fail(code), only="write", on=True)):
+        assert storage.swap(KEY, seen, Record(two[:1]))
+    record = storage.read(KEY)
+    assert [stored.fields.get("etag") for stored in (record.responses if record else ())] == left
