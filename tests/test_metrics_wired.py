@@ -10,7 +10,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from tests.core.memory import MemoryStorage
-from tests.core.scripted import Clock, Origin, get, ok, whole
+from tests.core.scripted import Clock, Origin, fetch, get, ok, whole
+from tests.storage.helpers import patched
 from vllm_http_cache import Cache, FileStorage
 from vllm_http_cache.metrics import Metrics
 from vllm_http_cache.rfc9111.message import Request
@@ -61,6 +62,16 @@ def test_a_cache_and_its_storage_tell_all_of_it(tmp_path: Path) -> None:
     assert value("held_bytes") > 0 and value("held_keys") == 5
     assert value("forward_seconds_count") == len(origin)
     assert sum(s.value for m in registry.collect() if "storage_errors" in m.name for s in m.samples) > 0
+
+
+def test_what_is_held_is_told_before_anybody_counts(tmp_path: Path) -> None:
+    registry, origin = CollectorRegistry(), Origin(ok(BODY, cache_control="max-age=60"))
+    storage = FileStorage(tmp_path)
+    storage.observe(Metrics(registry))
+    with Cache(storage) as cache, patched(storage._room._janitor, "ask", lambda: None):
+        for number in range(2):
+            fetch(cache, origin, get(f"http://origin.test/{number}"))
+    assert (registry.get_sample_value("vllm_http_cache_held_bytes") or 0) > len(BODY)
 
 
 def test_damage_and_a_failing_origin_are_told(tmp_path: Path) -> None:
