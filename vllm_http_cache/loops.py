@@ -140,8 +140,13 @@ class Task:
 
 def in_a_loop() -> bool:
     """Does an event loop run in this thread?"""
+    if _asyncio_loop() is not None:
+        return True
     trio = sys.modules.get("trio")
-    return _asyncio_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run())
+    try:
+        return trio is not None and trio.lowlevel.in_trio_run()
+    except AttributeError:  # another thread is importing it
+        return False
 
 
 def _asyncio_loop() -> asyncio.AbstractEventLoop | None:

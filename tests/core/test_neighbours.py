@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import ModuleType
 
 import anyio
 import anyio.to_thread
@@ -288,6 +290,12 @@ def test_a_resumed_body_may_end_where_the_first_broke_off(cache: Cache, storage:
     storage.damaged_from = given = len(fetched.body.read())
     origin.answer = lambda _: ok(b"x" * given, cache_control=FRESH, etag='"1"')
     assert fetched.body.read() == b"" and len(origin) == 2
+
+
+def test_a_library_that_another_thread_imports_does_not_matter(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trio", ModuleType("trio"))  # as it is while it is imported
+    origin = Origin(ok(cache_control=FRESH))
+    assert fetch(cache, origin) == fetch(cache, origin) == b"body" and len(origin) == 1
 
 
 def test_nobody_waits_for_a_body_there_is_no_room_for(cache: Cache, storage: MemoryStorage) -> None:

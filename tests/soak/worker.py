@@ -62,9 +62,10 @@ class Tally:
         with self._lock:
             return self.chance.random() * 0.05 if self.chance.random() < CANCELLED else None
 
-    def answered(self, name: str, status: int, cache_status: str, octets: bytes, begun: float) -> None:
+    def answered(self, client: str, name: str, status: int, cache_status: str, octets: bytes, begun: float) -> None:
         with self._lock:
             self.counts["requests"] += 1
+            self.counts[f"by {client}"] += 1
             if "hit" in cache_status or "collapsed" in cache_status:
                 self.counts["from cache"] += 1
             if status == 200:
@@ -79,6 +80,12 @@ class Tally:
         with self._lock:
             self.counts[what] += 1
 
+    def ended(self, thread: threading.ExceptHookArgs) -> None:
+        """A thread has, by an exception that nobody expects."""
+        with self._lock:
+            self.wrong.append(f"a thread ended: {thread.exc_value!r}")
+        threading.__excepthook__(thread)
+
     def say(self, **more: object) -> None:
         with self._lock:
             print(json.dumps({"counts": self.counts, "wrong": self.wrong, **more}), flush=True)
@@ -91,7 +98,7 @@ async def with_httpx(tally: Tally, client: httpx.AsyncClient) -> None:
         try:
             async with asyncio.timeout(tally.patience()):
                 got = await client.get(url)
-            tally.answered(name, got.status_code, got.headers.get("cache-status", ""), got.content, begun)
+            tally.answered("httpx", name, got.status_code, got.headers.get("cache-status", ""), got.content, begun)
         except TimeoutError:
             tally.count("given up")
         except ERRORS:
@@ -105,7 +112,7 @@ async def with_aiohttp(tally: Tally, session: aiohttp.ClientSession) -> None:
         try:
             async with asyncio.timeout(tally.patience()), session.get(url) as got:
                 octets = await got.read()
-            tally.answered(name, got.status, got.headers.get("Cache-Status", ""), octets, begun)
+            tally.answered("aiohttp", name, got.status, got.headers.get("Cache-Status", ""), octets, begun)
         except TimeoutError:
             tally.count("given up")
         except ERRORS:
@@ -125,7 +132,7 @@ def with_requests(tally: Tally, cache: Cache) -> None:
                         tally.count("given up")
                         continue
                     octets = got.content
-                tally.answered(name, got.status_code, got.headers.get("Cache-Status", ""), octets, begun)
+                tally.answered("requests", name, got.status_code, got.headers.get("Cache-Status", ""), octets, begun)
             except ERRORS:
                 tally.count("errors")
 
@@ -162,6 +169,7 @@ def open_files() -> set[str]:
 def main(folder: str, base: str, seed: int, seconds: float, max_size: int) -> None:
     files, threads = open_files(), threading.active_count()
     tally = Tally(base, seed, seconds)
+    threading.excepthook = tally.ended
     cache = Cache(FileStorage(folder, max_size=max_size))
     readers = [threading.Thread(target=with_requests, args=(tally, cache)) for _ in range(THREADS)]
     for reader in readers:
