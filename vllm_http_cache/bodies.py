@@ -222,6 +222,11 @@ class _Body:
             self._supply.close()
             self._supply = None
 
+    def _check_end(self, data: bytes) -> None:
+        """:raises Broken: the supply ends before as many octets as it has announced."""
+        if not data and self.length not in (None, self._given):
+            raise Broken(f"{self._given} octets came where {self.length} were announced")
+
     def _error(self, broken: Broken) -> Exception:
         """The error of this caller's client: from now on, whatever is asked of this body."""
         caller = self._caller
@@ -258,6 +263,7 @@ class CachedBody(_Body):
                 if data is None:
                     self._supply.wait(self._caller)
                     continue
+                self._check_end(data)
             except Broken as broken:
                 self._end()
                 return self._go_on(broken)
@@ -310,6 +316,7 @@ class AsyncCachedBody(_Body):
                     self._unwaited = 0
                     await self._supply.await_more(self._caller)
                     continue
+                self._check_end(data)
             except Broken as broken:
                 self._end()
                 return await self._go_on(broken)
@@ -339,6 +346,8 @@ class AsyncCachedBody(_Body):
             return None
         try:
             data = self._supply.take(wait=False)
+            if data is not None:
+                self._check_end(data)
         except (Broken, BlockingIOError):
             return None
         return None if data is None else self._given_out(data)

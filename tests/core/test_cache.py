@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -15,10 +16,12 @@ import pytest
 from tests.core.memory import MemoryStorage
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok, status, whole
 from vllm_http_cache import Cache, CacheOptions
+from vllm_http_cache.bodies import AsyncCachedBody, CachedBody
 from vllm_http_cache.cache import BACKGROUND
 from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
 from vllm_http_cache.storage.protocol import Record
+from vllm_http_cache.wire import Caller
 
 
 def test_a_miss_is_stored_and_then_hit(cache: Cache, storage: MemoryStorage) -> None:
@@ -164,6 +167,29 @@ async def test_the_request_that_goes_on_ends_with_its_reader(cache: Cache, stora
         with anyio.fail_after(10):
             while not (origin.bodies[1].closed and nothing_left(cache, storage)):
                 await anyio.sleep(0.001)
+
+
+class Short:
+    """A supply that ends too early."""
+
+    length = 4
+
+    def take(self, *, wait: bool = True) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.anyio
+async def test_a_supply_that_ends_too_early_is_no_end() -> None:
+    short: Any = Short()
+    with pytest.raises(ConnectionError, match="0 octets came where 4 were announced"):
+        CachedBody(short, Caller(), None, None).read()
+    body = AsyncCachedBody(short, Caller(), None, None)
+    assert body.ready() is None
+    with pytest.raises(ConnectionError, match="0 octets came where 4 were announced"):
+        await body.read()
 
 
 @pytest.mark.anyio
