@@ -74,7 +74,7 @@ class Tally:
                 wrong = None if status == 503 and octets == b"overloaded" else f"{name}: status {status}"
                 self.counts["origin errors"] += 1
             if wrong is not None:
-                self.wrong.append(wrong)
+                self.wrong.append(f"{client}, {cache_status or 'no Cache-Status'}: {wrong}")
 
     def count(self, what: str) -> None:
         with self._lock:
