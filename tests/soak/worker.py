@@ -137,8 +137,8 @@ def with_requests(tally: Tally, cache: Cache) -> None:
                 tally.count("errors")
 
 
-async def tasks(tally: Tally, cache: Cache) -> int:
-    """Run both asynchronous clients; how many tasks they have left."""
+async def tasks(tally: Tally, cache: Cache, readers: list[threading.Thread]) -> int:
+    """Run both asynchronous clients, and close the cache when *readers* too are done; how many tasks are left."""
     transport = AsyncCacheTransport(httpx.AsyncHTTPTransport(), cache)
     session = aiohttp.ClientSession(middlewares=[CacheMiddleware(cache)], timeout=aiohttp.ClientTimeout(total=10))
     client = httpx.AsyncClient(transport=transport, follow_redirects=True, timeout=10)
@@ -149,6 +149,8 @@ async def tasks(tally: Tally, cache: Cache) -> int:
         while tally.running():
             await asyncio.sleep(1)
             tally.say()
+    for reader in readers:
+        await asyncio.to_thread(reader.join)
     await cache.aclose()
     for _ in range(200):  # what was given up last may still be closing its connection
         if len(asyncio.all_tasks()) == 1:
@@ -174,9 +176,7 @@ def main(folder: str, base: str, seed: int, seconds: float, max_size: int) -> No
     readers = [threading.Thread(target=with_requests, args=(tally, cache)) for _ in range(THREADS)]
     for reader in readers:
         reader.start()
-    tasks_left = asyncio.run(tasks(tally, cache))
-    for reader in readers:
-        reader.join()
+    tasks_left = asyncio.run(tasks(tally, cache, readers))
     del readers
     cache.close()
     flights = len(cache.flights)
