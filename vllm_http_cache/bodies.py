@@ -162,19 +162,18 @@ class ForeignSupply:
             return data
         if ended is None and self._looks >= POLLS_PER_CLAIM:
             self._looks = 0
-            ended = self._writer_gone()
+            ended = False if self._is_orphaned() else None
         if ended is False:
             raise Broken("the process that was receiving this body gave it up")
-        if ended and self.length not in (None, self._offset):
-            raise Broken(f"{self._offset} octets are left where {self.length} were announced")
         return b"" if ended else None
 
-    def _writer_gone(self) -> bool | None:
+    def _is_orphaned(self) -> bool:
+        """Whether its writer has died. One that has ended it since the last read is looked at once more."""
         claim = self._claim()
         if claim is None:
-            return None
+            return False
         claim.release()
-        return bool(self._growing.ended())
+        return not self._growing.ended()
 
     def _pause(self, caller: Caller) -> float:
         self._looks += 1

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.scripted import get
 from vllm_http_cache import bodies
-from vllm_http_cache.bodies import POLL, POLLS_PER_CLAIM, ForeignSupply
+from vllm_http_cache.bodies import POLL, POLLS_PER_CLAIM, CachedBody, ForeignSupply
 from vllm_http_cache.downloads import Broken
 from vllm_http_cache.rfc9111.message import Fields, StoredResponse
 from vllm_http_cache.storage.protocol import Claim
@@ -64,10 +64,10 @@ def wait_until_the_claim_is_tried(supply: ForeignSupply) -> None:
 
 @pytest.mark.parametrize("length, whole", [("4", True), ("5", False), ("3", False)])
 def test_it_is_as_long_as_announced(length: str, whole: bool) -> None:
-    supply = ForeignSupply(Followed(length), unclaimed, remote=False)
-    assert supply.take() == b"body"
-    with nullcontext() if whole else pytest.raises(Broken, match="announced"):
-        assert supply.take() == b""
+    body = CachedBody(ForeignSupply(Followed(length), unclaimed, remote=False), Caller(), None, None)
+    assert body.read() == b"body"
+    with nullcontext() if whole else pytest.raises(ConnectionError, match="announced"):
+        assert body.read() == b""
 
 
 def test_behind_a_network_it_is_read_where_it_may_wait() -> None:
@@ -100,20 +100,27 @@ def test_its_writer_is_alive_while_it_holds_the_claim() -> None:
     assert supply.take() is None
 
 
-@pytest.mark.parametrize("end", [None, True], ids=["killed", "just done"])
-def test_whoever_has_the_claim_is_no_longer_its_writer(end: bool | None) -> None:
-    body, claim = Followed(octets=b"", end=None, length="0"), Given()
-
-    def take() -> Claim:
-        body.end = end
-        return claim
-
-    supply = ForeignSupply(body, take, remote=False)
+def test_whoever_has_the_claim_is_no_longer_its_writer() -> None:
+    claim = Given()
+    supply = ForeignSupply(Followed(octets=b"", end=None), lambda: claim, remote=False)
     wait_until_the_claim_is_tried(supply)
     assert not claim.released
-    with pytest.raises(Broken, match="gave it up") if end is None else nullcontext():
-        assert supply.take() == b""
+    with pytest.raises(Broken, match="gave it up"):
+        supply.take()
     assert claim.released
+
+
+def test_what_its_writer_has_written_just_before_its_end_is_given() -> None:
+    body = Followed(octets=b"bo", end=None)
+
+    def end() -> Claim:
+        body.octets, body.end = b"body", True
+        return Given()
+
+    supply = ForeignSupply(body, end, remote=False)
+    assert supply.take() == b"bo"
+    wait_until_the_claim_is_tried(supply)
+    assert [supply.take() for _ in range(3)] == [None, b"dy", b""]
 
 
 def test_a_caller_waits_no_longer_than_it_wants_to_for_the_next_octets(pauses: list[float]) -> None:
