@@ -24,7 +24,8 @@ def in_parts(request: Request) -> Answer:
     if asked is None:
         return ok(WHOLE, cache_control="max-age=60", etag='"1"')
     first, last = (int(number or 9) for number in asked.removeprefix("bytes=").split("-"))
-    return 206, {**FIELDS, "Content-Range": f"bytes {first}-{last}/10"}, [WHOLE[first : last + 1]]
+    fields = {"Content-Range": f"bytes {first}-{last}/10", "Content-Length": str(last + 1 - first)}
+    return 206, {**FIELDS, **fields}, [WHOLE[first : last + 1]]
 
 
 @pytest.fixture
