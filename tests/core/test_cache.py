@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -16,12 +14,9 @@ import pytest
 from tests.core.memory import MemoryStorage
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok, status, whole
 from vllm_http_cache import Cache, CacheOptions
-from vllm_http_cache.bodies import AsyncCachedBody, CachedBody
-from vllm_http_cache.cache import BACKGROUND
 from vllm_http_cache.rfc9111.dates import format_http_date
 from vllm_http_cache.rfc9111.message import Request
 from vllm_http_cache.storage.protocol import Record
-from vllm_http_cache.wire import Caller
 
 
 def test_a_miss_is_stored_and_then_hit(cache: Cache, storage: MemoryStorage) -> None:
@@ -103,116 +98,6 @@ async def test_a_loop_does_not_wait_for_a_record_to_be_dropped(
     monkeypatch.setattr(storage, "swap", swap)
     assert await afetch(cache, origin) == b"x" * 600_000
     assert len(origin) == 2 and threads and threading.get_ident() not in threads
-
-
-def test_damage_found_while_reading_goes_on_with_a_request_of_its_own(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
-    fetch(cache, origin)
-    fetched = cache.fetch(get(), origin.send)
-    first = fetched.body.read()
-    storage.damaged_from = len(first)
-    rest = fetched.body.read()
-    storage.damaged_from = None
-    assert first + rest + whole(fetched) == b"x" * 600_000
-    assert len(origin) == 2
-
-
-def test_damage_without_a_strong_validator_is_the_callers_error(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
-    fetch(cache, origin)
-    fetched = cache.fetch(get(), origin.send)
-    storage.damaged_from = len(fetched.body.read())
-    for _ in range(2):  # a body that has failed does not end as if it were whole
-        with pytest.raises(ConnectionError):
-            fetched.body.read()
-
-
-@pytest.mark.anyio
-async def test_damage_without_a_strong_validator_is_an_error_for_a_task_too(
-    cache: Cache, storage: MemoryStorage
-) -> None:
-    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
-    await afetch(cache, origin)
-    fetched = await cache.afetch(get(), origin.asend)
-    storage.damaged_from = len(await fetched.body.read())
-    for _ in range(2):
-        with pytest.raises(ConnectionError):
-            await fetched.body.read()
-    assert fetched.body.ready() is None
-
-
-@pytest.mark.anyio
-async def test_the_request_that_goes_on_ends_with_its_reader(cache: Cache, storage: MemoryStorage) -> None:
-    body = b"x" * 600_000
-    for asynchronous in (False, True):
-        cache.forget(get().uri)
-        origin = Origin((200, {"Cache-Control": "max-age=60", "ETag": '"1"'}, [body]))
-        fetch(cache, origin)
-        origin.answer = lambda _: (
-            200,
-            {"Cache-Control": "max-age=60", "ETag": '"1"'},
-            [body[:400_000], body[400_000:]],
-        )
-        if asynchronous:
-            fetched = await cache.afetch(get(), origin.asend)
-            storage.damaged_from = len(await fetched.body.read())
-            await fetched.body.read()
-            await fetched.body.aclose()
-        else:
-            fetched = cache.fetch(get(), origin.send)
-            storage.damaged_from = len(fetched.body.read())
-            fetched.body.read()
-            fetched.body.close()
-        storage.damaged_from = None
-        with anyio.fail_after(10):
-            while not (origin.bodies[1].closed and nothing_left(cache, storage)):
-                await anyio.sleep(0.001)
-
-
-class Short:
-    """A supply that ends too early."""
-
-    length = 4
-
-    def take(self, *, wait: bool = True) -> bytes:
-        return b""
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.anyio
-async def test_a_supply_that_ends_too_early_is_no_end() -> None:
-    short: Any = Short()
-    with pytest.raises(ConnectionError, match="0 octets came where 4 were announced"):
-        CachedBody(short, Caller(), None, None).read()
-    body = AsyncCachedBody(short, Caller(), None, None)
-    assert body.ready() is None
-    with pytest.raises(ConnectionError, match="0 octets came where 4 were announced"):
-        await body.read()
-
-
-@pytest.mark.anyio
-async def test_a_body_at_its_end_holds_nothing_closed_or_not(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(cache_control="max-age=60"))
-    fetch(cache, origin)
-    one, other = cache.fetch(get(), origin.send), await cache.afetch(get(), origin.asend)
-    assert storage.open_readers == 2
-    assert (one.body.read(), one.body.read()) == (await other.body.read(), await other.body.read()) == (b"body", b"")
-    assert storage.open_readers == 0
-
-
-def test_a_veto_reaches_the_request_that_goes_on(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
-    fetch(cache, origin)
-    fetched = cache.fetch(get(), origin.send)
-    storage.damaged_from = len(fetched.body.read())
-    fetched.body.read()
-    storage.damaged_from = None
-    whole(fetched)
-    assert len(storage.records) == 1
-    fetched.refuse()
-    assert storage.records == {} and len(origin) == 2
 
 
 def test_no_room_passes_the_response_through(cache: Cache, storage: MemoryStorage) -> None:
@@ -390,134 +275,6 @@ def test_without_threads_there_are_answers_all_the_same(cache: Cache, monkeypatc
 
 
 # In the background.
-
-
-@pytest.mark.anyio
-async def test_stale_while_revalidate_validates_once_and_the_next_is_new(cache: Cache, clock: Clock) -> None:
-    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
-    await afetch(cache, origin)
-    clock.now += 5
-    origin.answer = lambda _: ok(b"new", cache_control="max-age=60")
-    origin.held.clear()
-    assert [await afetch(cache, origin) for _ in range(5)] == [b"old"] * 5
-    origin.held.set()
-    with anyio.fail_after(10):
-        while cache._background:
-            await anyio.sleep(0.001)
-    assert await afetch(cache, origin) == b"new"
-    assert len(origin) == 2
-    await cache.aclose()
-
-
-def test_stale_while_revalidate_in_a_thread(cache: Cache, clock: Clock) -> None:
-    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
-    fetch(cache, origin)
-    clock.now += 5
-    origin.answer = lambda _: OSError("down")
-    assert fetch(cache, origin) == b"old"
-    cache.close()
-    assert not cache._background
-    assert len(origin) == 2
-
-
-def test_without_threads_the_next_request_validates(
-    cache: Cache, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
-    fetch(cache, origin)
-    clock.now += 5
-
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
-        assert fetch(cache, origin) == b"old" and len(origin) == 1
-    assert fetch(cache, origin) == b"old"
-    cache.close()
-    assert len(origin) == 2 and not cache._background
-
-
-@pytest.mark.anyio
-async def test_closing_cancels_what_runs_in_the_background(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
-    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
-    await afetch(cache, origin)
-    clock.now += 5
-    origin.held.clear()
-    await afetch(cache, origin)
-    with anyio.fail_after(10):
-        while len(origin) < 2:
-            await anyio.sleep(0.001)
-        await cache.aclose()
-        assert not cache._background and nothing_left(cache, storage)
-
-
-def test_closing_waits_for_a_validation_in_a_thread(
-    cache: Cache, storage: MemoryStorage, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    origin = Origin(ok(b"old", cache_control="max-age=1, stale-while-revalidate=30"))
-    fetch(cache, origin)
-    clock.now += 5
-    origin.answer = lambda _: ok(b"new", cache_control="max-age=60")
-    origin.held.clear()
-    fetch(cache, origin)
-    in_the_background: list[int] = []
-    monkeypatch.setattr(storage, "close", lambda: in_the_background.append(len(cache._background)))
-    closing = threading.Thread(target=cache.close)
-    closing.start()
-    while not cache._closed:
-        pass
-    origin.held.set()
-    closing.join(10)
-    cache.close()
-    assert in_the_background == [0]
-
-
-SWR = "max-age=1, stale-while-revalidate=30"
-
-
-@pytest.mark.anyio
-async def test_validations_in_the_background_are_few(cache: Cache, clock: Clock) -> None:
-    origin = Origin(ok(b"old", cache_control=SWR))
-    requests = [get(f"http://origin.test/{number}") for number in range(BACKGROUND + 4)]
-    for request in requests:
-        await afetch(cache, origin, request)
-    clock.now += 5
-    origin.held.clear()
-    assert {await afetch(cache, origin, request) for request in requests} == {b"old"}
-    await anyio.wait_all_tasks_blocked()
-    assert len(origin) == len(requests) + BACKGROUND
-    await cache.aclose()
-
-
-def test_a_closed_cache_begins_no_validation(cache: Cache, clock: Clock) -> None:
-    origin = Origin(ok(b"old", cache_control=SWR))
-    fetch(cache, origin)
-    clock.now += 5
-    cache.close()
-    assert fetch(cache, origin) == b"old"
-    assert not cache._background and len(origin) == 1
-
-
-def test_a_loop_that_was_closed_keeps_no_validation_from_others(cache: Cache, clock: Clock) -> None:
-    origin = Origin(ok(b"old", cache_control=SWR))
-    fetch(cache, origin)
-    clock.now += 5
-    origin.held.clear()
-    loop = asyncio.new_event_loop()
-    assert loop.run_until_complete(afetch(cache, origin)) == b"old"
-    loop.close()
-    origin.held.set()
-    origin.answer = lambda _: ok(b"new", cache_control="max-age=60")
-
-    async def again() -> bytes:
-        assert await afetch(cache, origin) == b"old"
-        async with asyncio.timeout(10):
-            while cache._background:
-                await asyncio.sleep(0.001)
-        return await afetch(cache, origin)
-
-    assert asyncio.run(again()) == b"new"
 
 
 class Failing:

@@ -1,0 +1,126 @@
+"""What is read of a stored body: damage on the way, the request that then goes on, and the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from tests.core.memory import MemoryStorage
+from tests.core.scripted import Origin, afetch, fetch, get, nothing_left, ok, whole
+from vllm_http_cache import Cache
+from vllm_http_cache.bodies import AsyncCachedBody, CachedBody
+from vllm_http_cache.wire import Caller
+
+
+def test_damage_found_while_reading_goes_on_with_a_request_of_its_own(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
+    fetch(cache, origin)
+    fetched = cache.fetch(get(), origin.send)
+    first = fetched.body.read()
+    storage.damaged_from = len(first)
+    rest = fetched.body.read()
+    storage.damaged_from = None
+    assert first + rest + whole(fetched) == b"x" * 600_000
+    assert len(origin) == 2
+
+
+def test_damage_without_a_strong_validator_is_the_callers_error(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
+    fetch(cache, origin)
+    fetched = cache.fetch(get(), origin.send)
+    storage.damaged_from = len(fetched.body.read())
+    for _ in range(2):  # a body that has failed does not end as if it were whole
+        with pytest.raises(ConnectionError):
+            fetched.body.read()
+
+
+@pytest.mark.anyio
+async def test_damage_without_a_strong_validator_is_an_error_for_a_task_too(
+    cache: Cache, storage: MemoryStorage
+) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
+    await afetch(cache, origin)
+    fetched = await cache.afetch(get(), origin.asend)
+    storage.damaged_from = len(await fetched.body.read())
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await fetched.body.read()
+    assert fetched.body.ready() is None
+
+
+@pytest.mark.anyio
+async def test_the_request_that_goes_on_ends_with_its_reader(cache: Cache, storage: MemoryStorage) -> None:
+    body = b"x" * 600_000
+    for asynchronous in (False, True):
+        cache.forget(get().uri)
+        origin = Origin((200, {"Cache-Control": "max-age=60", "ETag": '"1"'}, [body]))
+        fetch(cache, origin)
+        origin.answer = lambda _: (
+            200,
+            {"Cache-Control": "max-age=60", "ETag": '"1"'},
+            [body[:400_000], body[400_000:]],
+        )
+        if asynchronous:
+            fetched = await cache.afetch(get(), origin.asend)
+            storage.damaged_from = len(await fetched.body.read())
+            await fetched.body.read()
+            await fetched.body.aclose()
+        else:
+            fetched = cache.fetch(get(), origin.send)
+            storage.damaged_from = len(fetched.body.read())
+            fetched.body.read()
+            fetched.body.close()
+        storage.damaged_from = None
+        with anyio.fail_after(10):
+            while not (origin.bodies[1].closed and nothing_left(cache, storage)):
+                await anyio.sleep(0.001)
+
+
+class Short:
+    """A supply that ends too early."""
+
+    length = 4
+
+    def take(self, *, wait: bool = True) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.anyio
+async def test_a_supply_that_ends_too_early_is_no_end() -> None:
+    short: Any = Short()
+    with pytest.raises(ConnectionError, match="0 octets came where 4 were announced"):
+        CachedBody(short, Caller(), None, None).read()
+    body = AsyncCachedBody(short, Caller(), None, None)
+    assert body.ready() is None
+    with pytest.raises(ConnectionError, match="0 octets came where 4 were announced"):
+        await body.read()
+
+
+@pytest.mark.anyio
+async def test_a_body_at_its_end_holds_nothing_closed_or_not(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    fetch(cache, origin)
+    one, other = cache.fetch(get(), origin.send), await cache.afetch(get(), origin.asend)
+    assert storage.open_readers == 2
+    assert (one.body.read(), one.body.read()) == (await other.body.read(), await other.body.read()) == (b"body", b"")
+    assert storage.open_readers == 0
+
+
+def test_a_veto_reaches_the_request_that_goes_on(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
+    fetch(cache, origin)
+    fetched = cache.fetch(get(), origin.send)
+    storage.damaged_from = len(fetched.body.read())
+    fetched.body.read()
+    storage.damaged_from = None
+    whole(fetched)
+    assert len(storage.records) == 1
+    fetched.refuse()
+    assert storage.records == {} and len(origin) == 2
