@@ -299,6 +299,7 @@ class Cache:
     def close(self) -> None:
         """End what runs in the background and close the storage. Idempotent; bodies being read stay readable.
 
+        Requests after it are forwarded, and nothing is stored of them.
         Validations in threads cannot be cut short; they are waited for, for a second at most.
         """
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -205,6 +206,20 @@ def test_closing_a_client_closes_its_connections_and_not_the_cache(world: World,
     first.get(url)
     first.close()
     assert world.client(cache).get(url).hit
+
+
+def test_a_closed_cache_forwards_and_opens_nothing_again(world: World, origin: Origin) -> None:
+    cache = world.cache()
+    client = world.client(cache)
+    url = origin.on("/", Answer(fields=FRESH, body=SECRET))
+    assert client.get(url).body == SECRET
+    cache.close()
+    before = len(os.listdir("/proc/self/fd"))
+    answers = [client.get(url) for _ in range(2)]
+    assert [answer.body for answer in answers] == [SECRET] * 2
+    assert ["stored" in answer.cache_status for answer in answers] == [False] * 2
+    assert origin.count() == 3
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize("status", [200, 204])

@@ -351,6 +351,17 @@ def test_close_is_idempotent_and_final(storage: FileStorage, tmp_path: Path) -> 
     assert list((v1(tmp_path / "cache") / "writers").glob("*.d")) == [], "nothing unfinished is left"
 
 
+def test_who_is_still_under_way_when_it_is_closed_is_no_writer_again(storage: FileStorage) -> None:
+    storage.open()
+    place = storage._access.place
+    assert place
+    storage.close()
+    assert not place.join(storage.limits.max_size)
+    assert place.claims.take(KEY)
+    held = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+    assert [path for path in held if "writers" in path or "claims" in path] == []
+
+
 def test_close_gives_every_descriptor_back(make: Make) -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))

@@ -13,10 +13,14 @@ import sys
 import threading
 from contextlib import suppress
 from errno import ESTALE
+from typing import TYPE_CHECKING
 
 from .devices import shut
 from .layout import Home
 from .locks import try_lock
+
+if TYPE_CHECKING:
+    from .protocol import Claim
 
 __all__ = ["Claims", "NoClaim"]
 
@@ -57,10 +61,11 @@ class Claims:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._fd = -1
+        self._closed = False
         self._held: set[int] = set()  # the system lets one process take the same octet again
         self._lock = threading.Lock()
 
-    def take(self, flight: str) -> _OctetClaim | _FileClaim | None:
+    def take(self, flight: str) -> Claim | None:
         """Claim a flight; None: somebody has it.
 
         :raises OSError: there are no locks here.
@@ -69,6 +74,8 @@ class Claims:
         if not _SINGLE_OCTETS:
             return self._take_file(number % _FILES)
         with self._lock:
+            if self._closed:
+                return NoClaim()
             if not self._stands():
                 self._open()
             if number in self._held:
@@ -120,6 +127,7 @@ class Claims:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             self._release()
 
     def forked(self) -> None:

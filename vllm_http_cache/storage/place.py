@@ -25,13 +25,13 @@ class Place:
         self._joining = threading.Lock()
 
     def join(self, limit: int) -> bool:
-        """Be a writer. False: there is no room for one more.
+        """Be a writer. False: there is no room for one more, or this process has left.
 
         :raises OSError: the disk does not take it.
         """
         if self.ledger.slot is None:
             with self._joining:
-                if self.ledger.slot is None:
+                if self.ledger.slot is None and self.alive:
                     self.ledger.slot = join(self.home, self.ledger, limit)
         return self.ledger.slot is not None
 
@@ -121,12 +121,12 @@ class Place:
 
         :raises OSError: the disk does; the rest is left to other writers, or to the next one.
         """
-        slot = self.ledger.slot
+        with self._joining:  # lest another thread, still under way, becomes one again
+            slot, alive, self.alive = self.ledger.slot, self.alive, False
         try:
-            if self.alive and slot is not None:
+            if alive and slot is not None:
                 leave(self.home, self.ledger, slot)
         finally:
-            self.alive = False
             self.ledger.slot = None
             self.claims.close()
             if slot is not None:
