@@ -15,12 +15,13 @@ from typing import Any, Protocol
 import anyio
 import anyio.lowlevel
 
-from .downloads import CHUNK, Broken, Download, Reader
+from .downloads import Broken, Download, Reader
 from .loops import in_thread
 from .rfc9111.framing import announced_length
 from .rfc9111.message import Response, StoredResponse
 from .rfc9111.validators import same_representation
 from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
+from .tail import CHUNK
 from .wire import Caller, Fetched
 
 __all__ = [

@@ -19,7 +19,7 @@ from . import steps
 from .boarding import Boarding
 from .bodies import DownloadSupply, EmptySupply, ForeignSupply, StoredSupply, Supply
 from .coding import CodingCheck, coding_check
-from .downloads import CHUNK, Download
+from .downloads import Download
 from .flights import Seat
 from .loops import ThreadBell, in_a_loop, in_thread, task_bell
 from .rfc9111.framing import announced_length
@@ -28,6 +28,7 @@ from .rfc9111.ranges import has_its_length, holds_whole
 from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
 from .storage.protocol import BodyDamaged, BodyWriter
+from .tail import CHUNK
 from .wire import AsyncSend, Caller, Fetched, Reply, Send
 
 if TYPE_CHECKING:

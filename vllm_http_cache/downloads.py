@@ -1,6 +1,6 @@
 """One body on its way from the origin to the disk and to everybody who reads it.
 
-The producer's side receives chunks; what has not been written yet is kept in memory (``_tail``, bounded), the rest is
+The producer's side receives chunks; what has not been written yet is kept in memory (the tail, bounded), the rest is
 read back from the growing body, so a slow reader holds nobody back: the disk is the buffer. When the storage has no
 room for more, the body is no longer stored: its first reader goes on with what passes through the tail, at its own
 pace, and the others are told that their supply is broken.
@@ -13,12 +13,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from .coding import CodingCheck
 from .loops import ThreadBell, task_bell
+from .tail import CHUNK, Tail
 
 if TYPE_CHECKING:
     from .flights import Seat
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from .storage.protocol import BodyWriter
     from .wire import Caller
 
-__all__ = ["CHUNK", "PACE", "Broken", "Download", "Reader"]
+__all__ = ["PACE", "Broken", "Download", "Reader"]
 
 log = logging.getLogger("vllm_http_cache")
 
 B = TypeVar("B", bound="Bell")
 
 LARGE = 16 * 1024  # octets of a chunk from which on copying it costs more than writing it alone
-CHUNK = 256 * 1024  # octets read back at once
 LOOK = 1.0  # seconds between looks whether anybody still receives
 PACE = 0.05  # seconds after which the octets of a slow body are written without waiting for more
 
@@ -74,7 +73,7 @@ class Download:
     :param clock: seconds that only go forward.
     """
 
-    tail = 256 * 1024  # octets received but not yet written
+    longest_tail = 256 * 1024  # octets received but not yet written
 
     def __init__(
         self,
@@ -101,10 +100,8 @@ class Download:
         self._publish = publish
         self._seat = seat
         self._make_locks()
-        self._tail: deque[bytes] = deque()
-        self._tail_start = prefix  # offset of the tail's first octet
+        self._tail = Tail(prefix)
         self._on_disk = prefix  # octets that can be read from _written; short of the tail once there is no room
-        self._received = prefix
         self._ended = False
         self._deserted = False  # the last reader has left before the end
         self._disowned = False
@@ -199,7 +196,7 @@ class Download:
     def _next(self, reader: Reader) -> bytes | None:
         if reader.lost:
             raise Broken("the storage has no room for the rest of this body")
-        data = self._from_tail(reader.offset)
+        data = self._tail.read(reader.offset)
         if data is not None:
             reader.offset += len(data)
             return data
@@ -207,32 +204,10 @@ class Download:
             raise self._error
         return b"" if self._ended else None
 
-    def _from_tail(self, offset: int) -> bytes | None:
-        """CHUNK octets from *offset* on, and the rest of the last chunk, or all there is."""
-        start, chunks = self._received, []
-        for chunk in reversed(self._tail if offset < start else ()):  # most want the last one
-            start -= len(chunk)
-            chunks.append(chunk)
-            if start <= offset:
-                break
-        else:
-            return None
-        pieces, size = [], 0
-        while chunks and size < CHUNK:
-            piece = chunks.pop()[max(0, offset - start) :]
-            start = offset  # what follows is wanted whole
-            pieces.append(piece)
-            size += len(piece)
-        return b"".join(pieces)
-
     def _trim(self) -> bool:
         """Unwritten octets that the one remaining reader has taken make room for more."""
         reader = next((reader for reader in self._readers if not reader.lost), None)
-        trimmed = False
-        while reader and self._tail and self._tail_start + len(self._tail[0]) <= reader.offset:
-            self._tail_start += len(self._tail.popleft())
-            trimmed = True
-        return trimmed
+        return reader is not None and self._tail.shift_to(reader.offset)
 
     # The producer's side.
 
@@ -240,9 +215,8 @@ class Download:
         """Take a chunk; whether the tail should now be written."""
         with self._lock:
             self._tail.append(chunk)
-            self._received += len(chunk)
             self._ring(self._readers)
-            return self._received - self._tail_start >= self.tail or self._clock() - self._flushed > PACE
+            return len(self._tail) >= self.longest_tail or self._clock() - self._flushed > PACE
 
     def _flush(self) -> None:
         """Write the tail, and show the body to other processes once it turns out to take its time."""
@@ -263,7 +237,7 @@ class Download:
 
     def _write_tail(self) -> None:
         with self._lock:
-            chunks = tuple(self._tail)
+            chunks = self._tail.chunks()
         writer = self._writer
         if writer is None or not chunks:
             return
@@ -278,10 +252,8 @@ class Download:
         self._flushed = self._clock()
         if stored:
             with self._lock:
-                self._tail_start += size
-                self._on_disk = self._tail_start
-                for _ in chunks:
-                    self._tail.popleft()
+                self._tail.shift(len(chunks))
+                self._on_disk = self._tail.start
 
     def _store(self, writer: BodyWriter, data: bytes) -> bool:
         if self._coding is not None:
@@ -306,8 +278,8 @@ class Download:
                 self._commit()
 
     def _commit(self) -> None:
-        if self.length is not None and self._received != self.length:
-            self._abort(Broken(f"{self._received} octets came where {self.length} were announced"))
+        if self.length is not None and self._tail.end != self.length:
+            self._abort(Broken(f"{self._tail.end} octets came where {self.length} were announced"))
             return
         try:
             self._write_tail()
@@ -346,7 +318,7 @@ class Download:
             if not self._readers:
                 self._written.close()
         if self._count is not None:
-            self._count(self._received - self._prefix)
+            self._count(self._tail.end - self._prefix)
 
     def _ring(self, readers: Iterable[Reader]) -> None:
         for reader in readers:
@@ -357,7 +329,7 @@ class Download:
     def _hang(self, reader: Reader, bell: Bell) -> bool:
         """Ring *bell* when there may be more for the reader. False: there is already."""
         with self._lock:
-            if self._ended or reader.lost or reader.offset < self._received:
+            if self._ended or reader.lost or reader.offset < self._tail.end:
                 return False
             reader.bell = bell
             return True
@@ -398,7 +370,7 @@ class Download:
 
     def _is_here(self) -> bool:
         """Is there nothing left to come but the end?"""
-        return self.length is not None and self._received >= self.length
+        return self.length is not None and self._tail.end >= self.length
 
     def _wind_up(self) -> None:
         """Nobody reads any more, but it is all here."""

@@ -115,7 +115,7 @@ class PulledDownload(Download):
     def _pull(self, reader: Reader | None = None) -> None:
         """Receive one chunk, unless there is one for *reader* already. The caller has taken ``_pulling``."""
         try:
-            if not (self._ended or (reader is not None and reader.offset < self._received)):
+            if not (self._ended or (reader is not None and reader.offset < self._tail.end)):
                 self._receive_one()
         finally:
             self._pulling.release()
@@ -197,7 +197,7 @@ def _broken(error: Exception, time_outs: tuple[type[Exception], ...]) -> Broken:
 class PumpedDownload(Download):
     """From an asynchronous source: a task of its own pumps, and another has a thread write meanwhile."""
 
-    tail = 1024 * 1024  # more than of others: each time it is written, a thread has to be woken
+    longest_tail = 1024 * 1024  # more than of others: each time it is written, a thread has to be woken
 
     def __init__(self, source: AsyncSource, *rest: Any, **more: Any) -> None:
         super().__init__(*rest, **more)
@@ -250,7 +250,7 @@ class PumpedDownload(Download):
             self._room.ring()
 
     async def _wait_for_room(self) -> None:
-        while self._received - self._tail_start >= self.tail * (1 if self._writer is None else 2):
+        while len(self._tail) >= self.longest_tail * (1 if self._writer is None else 2):
             await self._room.wait(None)
             self._room = task_bell()
 

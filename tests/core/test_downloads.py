@@ -121,11 +121,11 @@ def test_memory_holds_no_more_than_the_tail_and_a_chunk(kept: Kept) -> None:
         download.wait(fast, Caller())
         while download.take(fast):
             pass
-        assert sum(map(len, download._tail)) < Download.tail + len(CHUNKS[0])
+        assert len(download._tail) < Download.longest_tail + len(CHUNKS[0])
     download.detach(slow)
 
 
-@pytest.mark.parametrize("first", [10, Download.tail + 1])
+@pytest.mark.parametrize("first", [10, Download.longest_tail + 1])
 def test_what_pauses_is_shown_to_other_processes(kept: Kept, first: int) -> None:
     source = Pausing([b"x" * first, b"rest"])
     download = kept.pulled(source)
@@ -166,7 +166,7 @@ def test_one_that_cannot_be_written_does_not_keep_others_from_it(kept: Kept, cap
 
 
 def test_what_is_quickly_whole_is_not(kept: Kept) -> None:
-    download = kept.pulled(Source([b"x" * (Download.tail + 1), b"rest"]), clock=lambda: 0.0)
+    download = kept.pulled(Source([b"x" * (Download.longest_tail + 1), b"rest"]), clock=lambda: 0.0)
     read_all(download, attached(download))
     assert (len(kept.refs), kept.shown) == (1, 0)
 
@@ -318,7 +318,7 @@ async def test_a_pump_without_room_goes_at_its_readers_pace(kept: Kept) -> None:
     await download.await_more(reader, Caller())
     for _ in range(200):
         await anyio.sleep(0)
-    assert source.given <= 2 * PumpedDownload.tail // 100_000 + 2
+    assert source.given <= 2 * PumpedDownload.longest_tail // 100_000 + 2
     with anyio.fail_after(10):
         assert await aread_all(download, reader) == b"".join(chunks)
 

@@ -13,12 +13,12 @@ from tests.core.scripted import Clock, Origin, afetch, fetch, get, nothing_left,
 from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.bodies import TURN
 from vllm_http_cache.cache import AT_HAND
-from vllm_http_cache.downloads import CHUNK
 from vllm_http_cache.exchange import revalidate
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, StoredResponse
 from vllm_http_cache.rfc9111.options import Mode
 from vllm_http_cache.steps import Enter, Failed, Joined, Leave, LookUp
 from vllm_http_cache.storage.protocol import Record
+from vllm_http_cache.tail import CHUNK
 
 
 def stale() -> StoredResponse:

@@ -17,8 +17,8 @@ from tests.core.memory import MemoryStorage, MemoryWriter
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, CacheOptions, boarding
-from vllm_http_cache.downloads import CHUNK
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request
+from vllm_http_cache.tail import CHUNK
 from vllm_http_cache.wire import Caller
 
 CALLERS = 10

@@ -31,7 +31,7 @@ class Place:
         """
         if self.ledger.slot is None:
             with self._joining:
-                if self.ledger.slot is None and self.alive:
+                if self.alive and self.ledger.slot is None:
                     self.ledger.slot = join(self.home, self.ledger, limit)
         return self.ledger.slot is not None
 
