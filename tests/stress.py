@@ -26,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.folders import standing_still
 from tests.storage.helpers import MIB, key, ledger_is_exact, occupied, read_body, response, v1
 from vllm_http_cache.rfc9111.message import StoredResponse
 from vllm_http_cache.storage.files import FileStorage
@@ -248,14 +249,8 @@ class Observer:
         self.kills += 1
 
     def measure(self) -> None:
-        """Count with everybody standing still, so that nothing is counted twice."""
-        for pid in self.pids:
-            os.kill(pid, signal.SIGSTOP)
-        for pid in self.pids:
-            os.waitpid(pid, os.WUNTRACED)
-        size = occupied(self.plan.path)
-        for pid in self.pids:
-            os.kill(pid, signal.SIGCONT)
+        with standing_still(self.pids):
+            size = occupied(self.plan.path)
         self.samples += 1
         self.peak = max(self.peak, size)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import subprocess
@@ -19,15 +18,16 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from tests.folders import standing_still
 from tests.soak.troublesome import serve
+from tests.storage.helpers import occupied
 
 PROCESSES = 4
 MAX_SIZE = 24 * 1024**2  # octets; less than the resources together, so that eviction is part of it
 KILL_EVERY = 6.0  # seconds, about
+MEASURE_EVERY = 0.1  # seconds
 
 
 class Process:
@@ -49,6 +49,10 @@ class Process:
                 if line.endswith("}\n"):  # not the half of a line that a kill leaves
                     self.said = json.loads(line)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         self.killed = True
         self._process.send_signal(signal.SIGKILL)
@@ -66,17 +70,6 @@ class Process:
         return status
 
 
-def occupied(folder: Path) -> int:
-    """Octets that a folder takes up on its disk, as du sees it: a file that is renamed meanwhile counts once."""
-    blocks: dict[int, int] = {}
-    for parent, _, names in os.walk(folder):
-        for path in (parent, *(os.path.join(parent, name) for name in names)):
-            with suppress(FileNotFoundError):
-                status = os.lstat(path)
-                blocks[status.st_ino] = status.st_blocks
-    return sum(blocks.values()) * 512
-
-
 def soak(seconds: float, seed: int) -> int:
     chance = random.Random(seed)
     origin = serve(seed)
@@ -92,7 +85,8 @@ def soak(seconds: float, seed: int) -> int:
         running = [start() for _ in range(PROCESSES)]
         next_kill = time.monotonic() + KILL_EVERY
         while (now := time.monotonic()) < end:
-            peak = max(peak, occupied(Path(folder, ".vllm-http-cache")))
+            with standing_still([process.pid for process in running]):
+                peak = max(peak, occupied(folder))
             if now > next_kill and end - now > KILL_EVERY:
                 victim = chance.randrange(PROCESSES)
                 running[victim].kill()
@@ -100,7 +94,7 @@ def soak(seconds: float, seed: int) -> int:
                 running[victim] = start()
                 kills += 1
                 next_kill = now + KILL_EVERY * (0.5 + chance.random())
-            time.sleep(0.05)
+            time.sleep(MEASURE_EVERY)
         statuses = [process.wait(60) for process in running]
     origin_requests = origin.count()
     origin.close()
