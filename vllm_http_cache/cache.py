@@ -21,7 +21,6 @@ import anyio
 from . import steps
 from .bodies import AsyncCachedBody, CachedBody, StoredSupply, close_abandoned
 from .course import Course
-from .downloads import Broken
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
 from .forgetting import Forgotten
@@ -31,7 +30,7 @@ from .rfc9111.judging import Changes, merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.target import cache_key, recorded_uri, redacted
-from .storage.protocol import Record, Storage
+from .storage.protocol import BodyDamaged, Record, Storage
 from .transfers import PulledDownload, PumpedDownload, Ticker
 from .wire import AsyncSend, Caller, Fetched, Send
 
@@ -136,12 +135,16 @@ class Cache:
         try:
             if hit.stored.status != 200:
                 return None
-            supply = StoredSupply(hit.reader, partial(drop, "damaged"))
-            content = b"".join(iter(partial(supply.take, wait=wait), b""))
-        except Broken:
+            content = hit.reader.read(0, hit.ref.length, wait=wait)
+        except BodyDamaged as damage:
+            if not wait:
+                raise BlockingIOError from damage
+            drop("damaged")
             return None
         finally:
             hit.reader.close()
+        if len(content) < hit.ref.length:
+            return None
         if self.metrics is not None:
             self.metrics.answered("hit", None, len(content))
         return Fetched(hit.response, content, status=hit.status, refuse=partial(drop, "refused"))

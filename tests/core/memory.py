@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -26,7 +27,7 @@ class MemoryReader:
         damaged_from = self._storage.damaged_from if isinstance(self._data, bytes) else None  # a growing body is not
         if damaged_from is not None and offset + size > damaged_from:
             raise BodyDamaged("scripted")
-        return bytes(self._data[offset : offset + size])
+        return bytes(self._data[offset : offset + min(size, self._storage.most)])
 
     def close(self) -> None:
         self._storage.open_readers -= 1
@@ -68,11 +69,15 @@ class Unclaimed:
 
 
 class MemoryStorage:
-    """``room``: octets a body may have. ``slow``: nothing is there without waiting. ``damaged_from``: offset."""
+    """``room``: octets a body may have. ``most``: octets that one read gives. ``damaged_from``: offset.
+
+    ``slow``: nothing is there without waiting.
+    """
 
     def __init__(self, *, ttl: float = inf) -> None:
         self.ttl = ttl
         self.room: float = inf
+        self.most = sys.maxsize
         self.slow = self.remote = False
         self.damaged_from: int | None = None
         self.records: dict[str, Record] = {}

@@ -42,7 +42,7 @@ def test_a_small_fresh_hit_is_at_hand_whole(cache: Cache, storage: MemoryStorage
     assert nothing_left(cache, storage)
 
 
-def test_no_damaged_large_or_distant_hit_is_at_hand(cache: Cache, storage: MemoryStorage) -> None:
+def test_no_damaged_large_or_distant_hit_is_at_hand_nor_one_in_pieces(cache: Cache, storage: MemoryStorage) -> None:
     large = Origin((200, {"Cache-Control": "max-age=60"}, [b"x" * AT_HAND, b"x"]))
     fetch(cache, large)
     assert cache.at_hand(get()) is None
@@ -53,11 +53,16 @@ def test_no_damaged_large_or_distant_hit_is_at_hand(cache: Cache, storage: Memor
     with pytest.raises(BlockingIOError):
         cache.at_hand(get(), wait=False)
     assert cache.at_hand(get()) is not None
+    storage.most = 3
+    assert cache.at_hand(get()) is None
+    assert (fetch(cache, origin), len(origin.asked)) == (b"body", 1)
     storage.damaged_from = 0
+    with pytest.raises(BlockingIOError):
+        cache.at_hand(get(), wait=False)
     assert cache.at_hand(get()) is None
     storage.damaged_from = None
     assert cache.at_hand(get()) is None  # it has been dropped
-    assert storage.open_readers == 0
+    assert nothing_left(cache, storage)
 
 
 def test_at_hand_are_contents_only(cache: Cache) -> None:

@@ -22,7 +22,7 @@ from tests.origin import Answer, Origin
 from tests.vllm.conftest import Plugin
 from tests.vllm.media import Fetch, picture
 from vllm_http_cache.vllm.attempt import Attempt
-from vllm_http_cache.vllm.connector import _loading, _Metered
+from vllm_http_cache.vllm.connector import _Loading, _Metered
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -186,8 +186,8 @@ def test_loads_at_once_share_a_media_io(plugin: Plugin, origin: Origin) -> None:
     connector: Any = MediaConnector()
 
     def overlap() -> None:
-        first, second = (_loading(connector, "http://a.test/", shared) for _ in range(2))
-        with first:
+        with _Loading(connector, "http://a.test/", shared):
+            second = _Loading(connector, "http://a.test/", shared)
             second.__enter__()
             assert isinstance(shared.decoded_budget, _Metered)
             assert shared.decoded_budget.budget is budget

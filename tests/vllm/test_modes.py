@@ -178,6 +178,7 @@ def test_no_line_says_so_of_a_folder_that_cannot_be_used(
 )
 def test_seeds_that_cannot_answer_are_complained_of(
     plugin: Plugin,
+    origin: Origin,
     fetch: Fetch,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -188,7 +189,7 @@ def test_seeds_that_cannot_answer_are_complained_of(
     seeds = seed(tmp_path / "seeds", "http://another.test/a.png", picture(2)).parent
     plugin.start(MEDIA_CACHE_SEED=str(seeds if there else tmp_path / "typo"), MEDIA_CACHE_MODE=mode)
     with suppress(Exception):
-        fetch.grey("http://127.0.0.1:9/a.png")
+        fetch.grey(origin.on("/a.png", Answer(404)))
     said = " ".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert complaint in said if complaint else "SEED" not in said
 

@@ -9,9 +9,8 @@ import asyncio
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 from .attempt import ATTEMPT, Attempt
 from .connection import MARK, Seam
@@ -35,7 +34,7 @@ def wrapped_load(load: Callable[..., Any]) -> Callable[..., Any]:
     def load_from_url(self: Any, url: str, media_io: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_http(url):
             return load(self, url, media_io, *args, **kwargs)
-        with _loading(self, url, media_io) as loading:
+        with _Loading(self, url, media_io) as loading:
             try:
                 if (content := loading.at_hand(media_io)) is not None:
                     return media_io.load_bytes(content)
@@ -60,7 +59,7 @@ def wrapped_load_async(load: Callable[..., Any]) -> Callable[..., Any]:
     async def load_from_url_async(self: Any, url: str, media_io: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_http(url):
             return await load(self, url, media_io, *args, **kwargs)
-        with _loading(self, url, media_io) as loading:
+        with _Loading(self, url, media_io) as loading:
             try:
                 if (content := loading.at_hand(media_io, wait=False)) is not None:
                     return await asyncio.get_running_loop().run_in_executor(threads, media_io.load_bytes, content)
@@ -81,46 +80,30 @@ def _is_http(url: str) -> bool:
     return url[:4].lower() == "http"
 
 
-@contextmanager
-def _loading(connector: Any, url: str, media_io: Any) -> Iterator[_Loading]:
-    downloads = getattr(connector, "download_budget", None)
-    allowed = getattr(connector, "_assert_url_in_allowed_media_domains", None)
-    attempt = Attempt(url, allowed, joined=_left(downloads))
-    token = ATTEMPT.set(attempt)
-    holder: Any = media_io if hasattr(media_io, "decoded_budget") else getattr(media_io, "image_io", None)
-    budget = getattr(holder, "decoded_budget", None)
-    if isinstance(budget, _Metered):  # another load, under way, has put it there
-        budget = budget.budget
-    metered = None if budget is None else _Metered(budget)
-    if metered is not None:
-        holder.decoded_budget = metered
-    try:
-        seam = getattr(getattr(connector, "connection", None), MARK, None)
-        yield _Loading(attempt, seam, downloads, metered)
-    finally:
-        if metered is not None:
-            holder.decoded_budget = budget
-        ATTEMPT.reset(token)
-
-
-def _left(downloads: Any) -> float:
-    """The octets that a request may still receive."""
-    if downloads is None:
-        return math.inf
-    from vllm import envs
-
-    limit: float = getattr(envs, "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", 0)
-    return limit * 1024**2 - downloads.used if limit > 0 else math.inf
-
-
 class _Loading:
-    """One call of the connector, with the budgets it charges."""
+    """One call of the connector: the attempt that the connection below is told of, and the budgets it charges."""
 
-    def __init__(self, attempt: Attempt, seam: Seam | None, downloads: Any, metered: _Metered | None) -> None:
-        self._attempt = attempt
-        self._seam = seam
-        self._downloads = downloads
-        self._metered = metered
+    def __init__(self, connector: Any, url: str, media_io: Any) -> None:
+        self._downloads = getattr(connector, "download_budget", None)
+        allowed = getattr(connector, "_assert_url_in_allowed_media_domains", None)
+        self._attempt = Attempt(url, allowed, joined=_left(self._downloads))
+        self._seam: Seam | None = getattr(getattr(connector, "connection", None), MARK, None)
+        self._holder: Any = media_io if hasattr(media_io, "decoded_budget") else getattr(media_io, "image_io", None)
+        budget = getattr(self._holder, "decoded_budget", None)
+        if isinstance(budget, _Metered):  # another load, under way, has put it there
+            budget = budget.budget
+        self._metered = None if budget is None else _Metered(budget)
+
+    def __enter__(self) -> Self:
+        self._token = ATTEMPT.set(self._attempt)
+        if self._metered is not None:
+            self._holder.decoded_budget = self._metered
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._metered is not None:
+            self._holder.decoded_budget = self._metered.budget
+        ATTEMPT.reset(self._token)
 
     def at_hand(self, media_io: Any, *, wait: bool = True) -> bytes | None:
         """:meth:`.connection.Seam.at_hand`, charged to the request's budget as vLLM does."""
@@ -150,6 +133,16 @@ class _Loading:
             self._metered.refund()
         attempt.again, attempt.seeded, attempt.fetched = True, False, None
         return True
+
+
+def _left(downloads: Any) -> float:
+    """The octets that a request may still receive."""
+    if downloads is None:
+        return math.inf
+    from vllm import envs
+
+    limit: float = getattr(envs, "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", 0)
+    return limit * 1024**2 - downloads.used if limit > 0 else math.inf
 
 
 class _Metered:
