@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import anyio
@@ -56,7 +57,7 @@ def test_no_damaged_large_or_distant_hit_is_at_hand_nor_one_in_pieces(cache: Cac
     storage.most = 3
     assert cache.at_hand(get()) is None
     assert (fetch(cache, origin), len(origin.asked)) == (b"body", 1)
-    storage.damaged_from = 0
+    storage.slow, storage.most, storage.damaged_from = False, sys.maxsize, 0
     with pytest.raises(BlockingIOError):
         cache.at_hand(get(), wait=False)
     assert cache.at_hand(get()) is None
