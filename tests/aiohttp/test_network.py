@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -95,6 +97,19 @@ def test_untouched_answers_without_coding_are_the_origins_own(origin: Origin) ->
             assert response.headers["Cache-Status"] == "stand-in"
             assert response.headers["X-A"] == "1"
             assert await response.read() == b"somemore"
+
+    run(main)
+
+
+def test_the_answer_to_what_is_not_a_get_is_the_origins_own(origin: Origin) -> None:
+    url = origin.on("/", Answer(200, GZIP, [CODED[:50], 0.1, CODED[50:]]))
+
+    async def main() -> None:
+        async with session_on(passing()) as session, session.post(url, data=b"content") as response:
+            assert response.connection is not None
+            assert response.connection.transport is not None
+            assert response.connection.transport.get_extra_info("peername")[1] == origin.port
+            assert await response.read() == TEXT
 
     run(main)
 
@@ -286,12 +301,14 @@ def drifted(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     if how == "settings":
         monkeypatch.setattr("vllm_http_cache.aiohttp._settings", lambda handler: {})
     else:
-        armed = ResponseHandler.set_response_params
+        arm = ResponseHandler.set_response_params
+        armed: list[ResponseHandler] = []
 
-        def set_response_params(self: Any, **settings: Any) -> None:
-            if not settings["auto_decompress"]:
+        def set_response_params(self: ResponseHandler, **settings: Any) -> None:
+            if self in armed:  # by the session, so that this is ours
                 raise TypeError("no such keyword")
-            armed(self, **settings)
+            armed.append(self)
+            arm(self, **settings)
 
         monkeypatch.setattr(ResponseHandler, "set_response_params", set_response_params)
 
@@ -314,6 +331,26 @@ def test_another_aiohttp_stores_decoded(origin: Origin, monkeypatch: pytest.Monk
     run(main)
 
 
+@pytest.mark.parametrize("how", ["settings", "parser"])
+def test_another_aiohttp_leaves_what_it_does_not_decode(
+    origin: Origin, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    coded, plain = origin.on("/coded", Answer(200, GZIP, CODED)), origin.on("/", Answer(200, {}, b"plain"))
+    replies: list[tuple[Reply, bytes]] = []
+    drifted(monkeypatch, how)
+
+    async def main() -> None:
+        async with session_on(reading(replies), auto_decompress=False) as session, session.get(coded) as response:
+            assert await response.read() == CODED
+            assert response.headers[hdrs.CONTENT_ENCODING] == "gzip"
+        async with session_on(reading(replies)) as session, session.get(plain) as response:
+            assert await response.read() == b"plain"
+
+    run(main)
+    assert [body for _, body in replies] == [CODED, b"plain"]
+    assert [reply.response.fields.get("content-length") for reply, _ in replies] == [str(len(CODED)), "5"]
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_among_other_middlewares(origin: Origin, place: int) -> None:
     url = origin.on("/", Answer(200, GZIP, CODED))
@@ -330,3 +367,32 @@ def test_among_other_middlewares(origin: Origin, place: int) -> None:
 
     run(main)
     assert replies[0][1] == CODED
+
+
+def around(handler: aiohttp.ClientHandlerType) -> aiohttp.ClientHandlerType:
+    async def call(request: aiohttp.ClientRequest) -> aiohttp.ClientResponse:
+        return await inner(request)
+
+    inner = handler
+    return call
+
+
+@pytest.mark.parametrize("wrapped", [partial, around])
+def test_what_the_session_was_told_cannot_be_seen_through_others_handlers(
+    origin: Origin, wrapped: Callable[[aiohttp.ClientHandlerType], aiohttp.ClientHandlerType]
+) -> None:
+    """A middleware that calls ours with a handler of its own."""
+    url = origin.on("/", Answer(200, GZIP, CODED))
+    replies: list[tuple[Reply, bytes]] = []
+    ours: Any = CacheMiddleware(reading(replies))  # type: ignore[arg-type]
+
+    async def composed(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        answer: aiohttp.ClientResponse = await ours(request, wrapped(handler))
+        return answer
+
+    async def main() -> None:
+        async with aiohttp.ClientSession(middlewares=[composed]) as session, session.get(url) as response:
+            assert await response.read() == TEXT
+
+    run(main)
+    assert replies[0][1] == TEXT, "stored decoded"

@@ -51,8 +51,9 @@ def test_what_goes_by(origin: Origin) -> None:
         async with session_on(cache) as session:
             async with session.get(url, data=b"query") as response:
                 assert await response.read() == b"done"
-            async with session.get(url, headers={"Upgrade": "x"}) as response:
-                assert await response.read() == b"done"
+            for field in ("Upgrade", "Expect"):
+                async with session.get(url, headers={field: "x"}) as response:
+                    assert await response.read() == b"done"
             with pytest.raises(aiohttp.WSServerHandshakeError):
                 await session.ws_connect(url)
         off = Script(cache.afetch_, CacheOptions(mode="off"))
