@@ -15,7 +15,7 @@ from PIL import Image
 from vllm.connections import global_http_connection as connection
 from vllm.multimodal.media import MediaConnector
 
-__all__ = ["Fetch", "clip", "picture", "sound"]
+__all__ = ["Fetch", "Octets", "clip", "picture", "sound"]
 
 
 def picture(grey: int = 0, side: int = 32) -> bytes:
@@ -44,6 +44,20 @@ def clip(folder: Path, frames: int = 4) -> bytes:
         writer.write(np.full((64, 64, 3), number * 20, np.uint8))
     writer.release()
     return path.read_bytes()
+
+
+class Octets:
+    """A MediaIO that decodes nothing, or only fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
+    def get_max_bytes(self) -> None: ...
+
+    def load_bytes(self, data: bytes) -> bytes:
+        if self._error is not None:
+            raise self._error
+        return data
 
 
 class Fetch:

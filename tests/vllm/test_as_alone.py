@@ -20,22 +20,13 @@ from vllm.multimodal.media import MediaConnector
 
 from tests.origin import Answer, Origin
 from tests.vllm.conftest import Plugin
-from tests.vllm.media import Fetch, picture
+from tests.vllm.media import Fetch, Octets, picture
 from vllm_http_cache.vllm.attempt import Attempt
 from vllm_http_cache.vllm.connector import _Loading, _Metered
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 FRESH = {"Cache-Control": "max-age=600", "ETag": '"1"'}
-
-
-class Octets:
-    """A MediaIO that decodes nothing."""
-
-    def get_max_bytes(self) -> None: ...
-
-    def load_bytes(self, data: bytes) -> bytes:
-        return data
 
 
 def reachable() -> int:

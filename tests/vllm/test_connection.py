@@ -146,6 +146,8 @@ def test_answers_are_awaited_or_entered(plugin: Plugin, origin: Origin) -> None:
         assert (answer.status_code, answer.reason, answer.ok, answer.url) == (200, "OK", True, url)
         assert list(answer.iter_content(10)) == [b"x"]
         assert "hit" in answer.headers["Cache-Status"]
+    with connection.get_response(url, stream=True) as answer:
+        assert list(answer.iter_content(None)) == [b"x"], "as it comes"
 
 
 def test_extra_headers(plugin: Plugin, origin: Origin) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 pytest.importorskip("vllm.connections")
 
@@ -17,7 +18,9 @@ from vllm.multimodal.media.base import MediaDecodedBudget
 
 from tests.origin import Answer, Origin
 from tests.vllm.conftest import Plugin
-from tests.vllm.media import Fetch, clip, picture, sound
+from tests.vllm.media import Fetch, Octets, clip, picture, sound
+from vllm_http_cache import Cache, FileStorage
+from vllm_http_cache.requests import CacheAdapter
 
 FRESH = {"Cache-Control": "max-age=600", "ETag": '"1"'}
 PAGE = b"<html>come back later</html>"
@@ -76,6 +79,18 @@ def test_empty_content_is_not_kept(plugin: Plugin, origin: Origin, fetch: Fetch)
     assert origin.count() == 2
 
 
+def test_empty_content_that_others_have_stored_is_not_kept(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
+    url = origin.on("/a", Answer(fields=FRESH), Answer(fields=FRESH, body=b"something"))
+    with Cache(FileStorage(plugin.folder)) as cache, requests.Session() as session:
+        session.mount("http://", CacheAdapter(cache))
+        assert [session.get(url).content for _ in range(2)] == [b"", b""]
+    assert origin.count() == 1
+    plugin.start()
+    fetch.octets(origin.on("/b", Answer(body=b"x")))  # the cache is open
+    assert [fetch.load(url, Octets()) for _ in range(3)] == [b"", b"something", b"something"]
+    assert [seen.target for seen in origin.requests].count("/a") == 2
+
+
 def test_limits_are_no_veto(plugin: Plugin, origin: Origin, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin.start()
     url = origin.on("/a.png", Answer(fields=FRESH, body=picture(1)))
@@ -89,22 +104,33 @@ def test_limits_are_no_veto(plugin: Plugin, origin: Origin, fetch: Fetch, monkey
     assert origin.count() == 1
 
 
+@pytest.mark.parametrize(
+    "error, asked",
+    [
+        (ValueError("Failed to load image: broken"), 2),
+        (ValueError("Failed to load image: more than VLLM_MAX_IMAGE_PIXELS"), 1),
+        (RuntimeError("Failed to load image: no thread to do it in"), 1),
+    ],
+    ids=["octets", "limit", "circumstances"],
+)
+def test_only_octets_are_vetoed(plugin: Plugin, origin: Origin, fetch: Fetch, error: Exception, asked: int) -> None:
+    plugin.start()
+    url = origin.on("/a.png", Answer(fields=FRESH, body=picture(1)))
+    fetch.octets(url)
+    with pytest.raises(type(error), match="Failed"):
+        fetch.load(url, Octets(error))
+    assert origin.count() == asked
+
+
 def test_a_silent_clip_is_no_veto(plugin: Plugin, origin: Origin, fetch: Fetch, tmp_path: Path) -> None:
     """vLLM asks a clip for its soundtrack, and it may have none."""
     plugin.start()
     url = origin.on("/a.avi", Answer(fields=FRESH, body=clip(tmp_path)))
     fetch("video", url)
 
-    class Silent:
-        def get_max_bytes(self) -> None:
-            return None
-
-        def load_bytes(self, data: bytes) -> None:
-            raise ValueError("No audio stream found.")
-
     for _ in range(2):
         with pytest.raises(ValueError, match="No audio stream"):
-            fetch.load(url, Silent())
+            fetch.load(url, Octets(ValueError("No audio stream found.")))
     fetch("video", url)
     assert origin.count() == 1
 

@@ -81,8 +81,7 @@ def is_being_stored(fetched: Fetched) -> bool:
 
 def was_forbidden(fetched: Fetched) -> bool:
     """Whether the cache has nothing and may not ask (RFC 9111 section 5.2.1.7)."""
-    refused = not fetched.status.hit and fetched.status.forward is None
-    return refused and fetched.response.status == HTTPStatus.GATEWAY_TIMEOUT
+    return fetched.status.detail == "only-if-cached"
 
 
 def not_cached(uri: str) -> Exception:

@@ -40,7 +40,7 @@ def wrapped_load(load: Callable[..., Any]) -> Callable[..., Any]:
                     return media_io.load_bytes(content)
                 return load(self, url, media_io, *args, **kwargs)
             except Exception as error:
-                if not loading.vetoed(error):
+                if not (loading.vetoed(error) and loading.begins_again()):
                     raise
             try:
                 return load(self, url, media_io, *args, **kwargs)
@@ -65,7 +65,7 @@ def wrapped_load_async(load: Callable[..., Any]) -> Callable[..., Any]:
                     return await asyncio.get_running_loop().run_in_executor(threads, media_io.load_bytes, content)
                 return await load(self, url, media_io, *args, **kwargs)
             except Exception as error:
-                if not loading.vetoed(error):
+                if not (loading.vetoed(error) and loading.begins_again()):
                     raise
             try:
                 return await load(self, url, media_io, *args, **kwargs)
@@ -119,12 +119,17 @@ class _Loading:
         return content
 
     def vetoed(self, error: Exception) -> bool:
-        """Drop what did not decode. Whether to fetch it once more; then nothing has been charged for it."""
-        attempt = self._attempt
-        if attempt.fetched is None or not attempt.whole or not is_undecodable(error):
+        """Drop what did not decode, if that is what went wrong."""
+        fetched = self._attempt.fetched
+        if fetched is None or not self._attempt.whole or not is_undecodable(error):
             return False
-        attempt.fetched.refuse()
-        if attempt.again or not attempt.repeatable:
+        fetched.refuse()
+        return True
+
+    def begins_again(self) -> bool:
+        """Whether another fetch may give other octets. Then nothing has been charged for those that came."""
+        attempt = self._attempt
+        if not attempt.repeatable:
             return False
         if self._downloads is not None:
             with self._downloads._lock:
