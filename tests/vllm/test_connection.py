@@ -150,6 +150,12 @@ def test_answers_are_awaited_or_entered(plugin: Plugin, origin: Origin) -> None:
         assert list(answer.iter_content(None)) == [b"x"], "as it comes"
 
 
+def test_a_field_on_several_lines_is_joined(plugin: Plugin, origin: Origin) -> None:
+    plugin.start()
+    url = origin.on("/a", Answer(fields=(*FRESH.items(), ("X-A", "1"), ("x-a", "2")), body=b"x"))
+    assert [connection.get_response(url).headers["X-A"] for _ in range(2)] == ["1, 2"] * 2
+
+
 def test_extra_headers(plugin: Plugin, origin: Origin) -> None:
     plugin.start()
     url = origin.on("/a", Answer(fields={**FRESH, "Vary": "X-One"}, body=b"x"))
@@ -289,6 +295,13 @@ def test_netrc(plugin: Plugin, origin: Origin, fetch: Fetch, tmp_path: Path, mon
     hops._netrc.cache_clear()
     assert {seen.get("authorization") for seen in origin.requests} == {"Basic dXNlcjp3b3Jk"}
     assert (origin.count("/a"), origin.count("/b")) == (2, 1)
+
+
+def test_what_credentials_in_a_url_grant_is_not_kept_for_others(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
+    plugin.start()
+    url = origin.on("/a", Answer(fields=FRESH, body=b"mine")).replace("://", "://user:word@")
+    assert [fetch.octets(url) for _ in range(2)] == [b"mine"] * 2
+    assert [seen.get("authorization") for seen in origin.requests] == ["Basic dXNlcjp3b3Jk"] * 2
 
 
 @pytest.fixture

@@ -99,6 +99,19 @@ def test_seed_folder(plugin: Plugin, origin: Origin, fetch: Fetch, tmp_path: Pat
     assert fetch.grey(url) == 1
 
 
+def test_a_seed_does_not_stand_in_for_where_a_redirect_leads(
+    plugin: Plugin, origin: Origin, fetch: Fetch, tmp_path: Path
+) -> None:
+    url = origin.on("/a.png", Answer(301, {"Location": "/b.png", "Cache-Control": "max-age=600"}))
+    origin.on("/b.png", Answer(fields={"Cache-Control": "no-store"}, body=picture(1)))
+    plugin.start()
+    assert fetch.grey(url) == 1
+    seed(tmp_path / "seed", url, picture(2))
+    plugin.start(MEDIA_CACHE_SEED=str(tmp_path / "seed"))
+    assert fetch.grey(url) == 1
+    assert (origin.count("/a.png"), origin.count("/b.png")) == (1, 2)
+
+
 def test_a_bad_seed_is_passed_over(plugin: Plugin, origin: Origin, fetch: Fetch, tmp_path: Path) -> None:
     url = origin.on("/a.png", Answer(fields=FRESH, body=picture(1)))
     path = seed(tmp_path / "seed", url, b"garbage")

@@ -72,6 +72,7 @@ def test_a_stricter_policy_refuses_what_is_cached(
     plugin.start()
     with pytest.raises(VLLMUnprocessableEntityError, match="one of the allowed domains"):
         fetch("image", url, allowed_media_domains=["127.0.0.1"])
+    assert fetch.grey(url) == 1  # for others it is what it was
     assert (origin.count(), elsewhere.count()) == (1, 1)
 
 
@@ -85,6 +86,16 @@ def test_redirects_switched_off(plugin: Plugin, origin: Origin, fetch: Fetch, mo
             fetch("image", url)
     monkeypatch.setenv("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "1")
     assert fetch.grey(url) == 1
+
+
+def test_a_location_is_no_redirect_by_itself_nor_a_redirect_without_one(
+    plugin: Plugin, origin: Origin, fetch: Fetch
+) -> None:
+    plugin.start()
+    here = origin.on("/a", Answer(200, {**FRESH, "Location": "/c"}, b"here"))
+    nowhere = origin.on("/b", Answer(302, FRESH, b"nowhere"))
+    assert [fetch.octets(url) for url in (here, nowhere)] == [b"here", b"nowhere"]
+    assert origin.count() == 2
 
 
 def test_in_circles(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
@@ -133,5 +144,5 @@ def test_credentials_stay_with_their_origin(plugin: Plugin, origin: Origin, else
     origin.on("/", redirect(302, "/next"))
     origin.on("/next", redirect(302, there))
     fetch.octets(f"http://user:pass%40word@127.0.0.1:{origin.port}/")
-    assert [seen.get("authorization") for seen in origin.requests] == ["Basic dXNlcjpwYXNzQHdvcmQ=", None]
+    assert [seen.get("authorization") for seen in origin.requests] == ["Basic dXNlcjpwYXNzQHdvcmQ="] * 2
     assert [seen.get("authorization") for seen in elsewhere.requests] == [None]

@@ -37,7 +37,7 @@ class Hop:
 
     :param url: what is dialled, user information included.
     :param request: what the cache is asked for. Its Authorization is what the client will send, wherever from.
-    :param explicit: whether the caller gave that Authorization; otherwise the client finds it itself (in the URL, in
+    :param explicit: whether that Authorization is handed to the client; otherwise it finds it itself (in the URL, in
         netrc), and would not have it twice.
     """
 
@@ -58,12 +58,12 @@ class Hop:
         location = response.fields.get_all("location")[0]
         location = location.strip().encode("latin-1").decode("utf-8", "replace")
         url, target = _address(location if ABSOLUTE.match(location) else urljoin(self.request.uri, location))
-        fields, explicit = self.request.fields, self.explicit
+        fields, explicit, implicit = self.request.fields, self.explicit, _implicit(target)
         if not _same_party(self.target, target):
             fields, explicit = fields.without(("authorization", "cookie")), False
-        elif not explicit:
-            fields = fields.without(("authorization",))
-        return _hop(url, target, fields, _implicit(target), explicit=explicit)
+        elif implicit is None:  # what the client found for this hop it sends to that one, and so must we
+            explicit = "authorization" in fields
+        return _hop(url, target, fields, implicit, explicit=explicit)
 
 
 @memo(4096)
@@ -113,7 +113,7 @@ def _implicit(target: Target) -> str | None:
 
 
 def _hop(url: str, target: Target, fields: Fields, implicit: str | None, *, explicit: bool) -> Hop:
-    if implicit is not None and not explicit:
+    if implicit is not None:  # which requests prefers to the caller's, and aiohttp takes for an error beside it
         fields = fields.replaced(("Authorization", implicit))
     return Hop(url, target, Request("GET", recorded_uri(url), fields), explicit)
 
@@ -129,7 +129,7 @@ def _address(url: str) -> tuple[str, Target]:
 
 
 def _same_party(old: Target, new: Target) -> bool:
-    """Whether credentials for *old* are for *new* too: the same origin, or it over TLS, as both clients have it."""
+    """Whether credentials for *old* are for *new* too: the same origin, or it over TLS, as requests has it."""
     upgraded = (old.scheme, old.port, new.scheme, new.port) == ("http", 80, "https", 443)
     return old.origin == new.origin or (upgraded and old.host == new.host)
 
