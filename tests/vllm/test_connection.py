@@ -100,6 +100,12 @@ def test_cut_bodies(plugin: Plugin, origin: Origin, fetch: Fetch, damage: Any) -
     assert origin.count() == 2
 
 
+async def json_whatever_it_is(url: str) -> object:
+    async with await connection.get_async_response(url) as answer:
+        found: object = await answer.json(content_type=None)
+        return found
+
+
 def test_text_and_json(plugin: Plugin, origin: Origin) -> None:
     plugin.start()
     text = origin.on("/text", Answer(fields={**FRESH, "Content-Type": "text/plain; charset=latin-1"}, body=b"\xdc"))
@@ -112,6 +118,7 @@ def test_text_and_json(plugin: Plugin, origin: Origin) -> None:
         assert asyncio.run(connection.async_get_json(data)) == {"a": [1]}
         with pytest.raises(aiohttp.ContentTypeError):
             asyncio.run(connection.async_get_json(page))
+        assert asyncio.run(json_whatever_it_is(page)) == {}
     assert (origin.count("/text"), origin.count("/json")) == (
         1,
         1,

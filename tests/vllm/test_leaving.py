@@ -1,0 +1,88 @@
+"""What becomes of content that vLLM has not read, or not in its time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm.connections")
+
+from vllm.connections import global_http_connection as connection
+
+from tests.origin import Answer, Origin
+from tests.vllm.conftest import Plugin
+from tests.vllm.media import Fetch
+from vllm_http_cache.rfc9111.cachestatus import CacheStatus
+from vllm_http_cache.rfc9111.message import Response
+from vllm_http_cache.vllm.answers import DRAINED, adrain, drain
+from vllm_http_cache.wire import Fetched
+
+FRESH = {"Cache-Control": "max-age=600", "ETag": '"1"'}
+
+
+def test_an_errors_content_is_read_for_it_to_be_stored(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
+    plugin.start()
+    url = origin.on("/a", Answer(404, FRESH, [b"not", 0.1, b" found"], framing="chunked"))
+    for _ in range(2):
+        with pytest.raises(Exception, match="404"):
+            fetch.octets(url)
+    assert origin.count() == 1
+
+
+def test_time_that_has_passed_since_the_answer_counts(plugin: Plugin, origin: Origin) -> None:
+    """Of the whole that vLLM gives a task, also where all octets are here already."""
+    plugin.start()
+    url = origin.on("/a", Answer(fields=FRESH, body=b"x" * 100_000))
+    Fetch(asynchronous=True).octets(url)
+
+    async def late() -> None:
+        loop: Any = asyncio.get_running_loop()
+        async with await connection.get_async_response(url, timeout=5) as answer:
+            time = loop.time
+            loop.time = lambda: time() + 10
+            try:
+                with pytest.raises(TimeoutError):
+                    await answer.read()
+            finally:
+                loop.time = time
+
+    asyncio.run(late())
+
+
+class Endless:
+    """A body without an end, which counts what was taken of it."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.closed = False
+
+    def read(self) -> bytes:
+        self.taken += 1000
+        return bytes(1000)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class AsyncEndless(Endless):
+    async def read(self) -> bytes:  # type: ignore[override]
+        return super().read()
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("stored, most", [(True, DRAINED + 1000), (False, 0)])
+@pytest.mark.parametrize("body", [Endless, AsyncEndless])
+def test_no_more_is_read_of_it_than_that_is_worth(body: type[Endless], stored: bool, most: int) -> None:
+    unwanted = body()
+    fetched = Fetched(Response(404), unwanted, status=CacheStatus(forward="uri-miss", stored=stored))
+    if isinstance(unwanted, AsyncEndless):
+        asyncio.run(adrain(fetched, None))
+    else:
+        drain(fetched)
+    assert unwanted.taken <= most
+    assert (unwanted.taken > 0) is stored
+    assert unwanted.closed
