@@ -11,7 +11,7 @@ use. Bodies of streamed answers are given as they come, in chunks of at most the
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from http.client import HTTPMessage
 from importlib.metadata import version
@@ -137,15 +137,24 @@ def refuse(response: requests.Response) -> None:
         fetched.refuse()
 
 
+def reading(raw: HTTPResponse) -> Callable[[], bytes]:
+    """Gives the next octets of a raw response, undecoded and as they come; empty at the end.
+
+    http.client, below ``read1``, takes the chunks off a body whose Transfer-Encoding is spelled ``chunked``, and
+    urllib3, where requests reads, off any whose list of codings has it.
+    """
+    if raw.chunked and raw.supports_chunked_reads() and not getattr(raw._original_response, "chunked", True):
+        pieces = raw.read_chunked(CHUNK, decode_content=False)
+        return lambda: next(pieces, b"")
+    return lambda: raw.read1(CHUNK, decode_content=False) or b""
+
+
 class _Source:
     """A :class:`~.wire.Source`: the raw response, undecoded."""
 
     def __init__(self, response: requests.Response) -> None:
         self._response = response
-        self._raw = cast("HTTPResponse", response.raw)
-
-    def read(self) -> bytes:
-        return self._raw.read1(CHUNK, decode_content=False) or b""
+        self.read = reading(cast("HTTPResponse", response.raw))
 
     def close(self) -> None:
         self._response.close()

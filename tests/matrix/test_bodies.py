@@ -62,6 +62,24 @@ def test_a_body_cut_off_is_an_error_and_never_stored(
     assert client.get(url).hit
 
 
+@pytest.mark.parametrize("coding", ["chunked ", "CHUNKED", "identity, chunked", "chunked, chunked", "foo, chunked"])
+def test_chunks_are_taken_off_however_they_are_announced(
+    world: World, client: Client, origin: Origin, coding: str
+) -> None:
+    """Or the client takes it for an error, as without a cache."""
+    head = f"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: {coding}\r\n\r\n".encode()
+    cut = b"a\r\nPNG octets\r\n4\r\nmo"
+    whole = origin.on("/whole", Answer(body=head + cut + b"re\r\n0\r\n\r\n", framing="raw"))
+    for _ in range(2):
+        try:
+            assert client.get(whole).body == b"PNG octetsmore"
+        except client.broken:
+            assert client.name != "requests"
+    with pytest.raises(client.broken):
+        client.get(origin.on("/cut", Answer(body=head + cut, framing="raw", end="cut")))
+    assert not world.on_disk(b"\r\n")
+
+
 def test_a_body_that_ends_with_its_connection_is_not_stored(client: Client, origin: Origin) -> None:
     """Decision 8: nothing says that it is whole."""
     url = origin.on("/", Answer(fields=FRESH, body=b"whole or not", framing="close"))

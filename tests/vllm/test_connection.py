@@ -88,6 +88,17 @@ def test_damaged_codings(plugin: Plugin, origin: Origin, fetch: Fetch, damage: C
     assert origin.count() == 2
 
 
+@pytest.mark.parametrize("coding", ["chunked ", "identity, chunked"])
+def test_chunks_however_they_are_announced(plugin: Plugin, origin: Origin, fetch: Fetch, coding: str) -> None:
+    plugin.start()
+    head = f"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: {coding}\r\n\r\n".encode()
+    cut = b"a\r\nPNG octets\r\n4\r\nmo"
+    url = origin.on("/a", Answer(body=head + cut + b"re\r\n0\r\n\r\n", framing="raw"))
+    assert [fetch.octets(url) for _ in range(2)] == [b"PNG octetsmore"] * 2
+    with pytest.raises((requests.exceptions.ChunkedEncodingError, aiohttp.ClientPayloadError)):
+        fetch.octets(origin.on("/b", Answer(body=head + cut, framing="raw", end="cut")))
+
+
 @pytest.mark.parametrize("damage", ["cut", "reset"])
 def test_cut_bodies(plugin: Plugin, origin: Origin, fetch: Fetch, damage: Any) -> None:
     plugin.start()

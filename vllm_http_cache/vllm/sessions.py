@@ -17,7 +17,7 @@ from urllib3.exceptions import SSLError as TransportSSLError
 from yarl import URL
 
 from ..aiohttp import CacheMiddleware, octets
-from ..requests import CacheAdapter, received
+from ..requests import CacheAdapter, reading, received
 from ..rfc9111.framing import is_framed
 from ..rfc9111.message import Fields, Response
 from ..wire import Reply
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from .hops import Hop
 
 __all__ = ["Sessions", "asend", "send"]
-
-CHUNK = 64 * 1024  # octets read from a connection at once, at most
 
 
 class Sessions:
@@ -152,17 +150,17 @@ class _Source:
 
     def __init__(self, response: requests.Response) -> None:
         self._response = response
+        self._read = reading(response.raw)
 
     def read(self) -> bytes:
         try:
-            data: bytes = self._response.raw.read1(CHUNK, decode_content=False)
+            return self._read()
         except ProtocolError as error:
             raise ChunkedEncodingError(error) from error
         except ReadTimeoutError as error:
             raise _ReadTimedOut(error) from error
         except TransportSSLError as error:
             raise SSLError(error) from error
-        return data or b""
 
     def close(self) -> None:
         self._response.close()
