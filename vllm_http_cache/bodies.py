@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
+from xxhash import xxh3_128
 
 from .downloads import Broken, Download, Reader
 from .loops import in_thread
 from .rfc9111.framing import announced_length
 from .rfc9111.message import Response, StoredResponse
-from .rfc9111.validators import same_representation
+from .rfc9111.validators import described_alike
 from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
 from .tail import CHUNK
 from .wire import Caller, Fetched
@@ -193,6 +194,25 @@ class ForeignSupply:
         self._growing.close()
 
 
+class _Given:
+    """How many octets were given out and, if *digested*, which."""
+
+    __slots__ = ("_digest", "octets")
+
+    def __init__(self, *, digested: bool = True) -> None:
+        self.octets = 0
+        self._digest = xxh3_128() if digested else None
+
+    def add(self, data: bytes) -> None:
+        self.octets += len(data)
+        if self._digest is not None:
+            self._digest.update(data)
+
+    def same_as(self, other: _Given) -> bool:
+        mine, its = self._digest, other._digest
+        return mine is not None and its is not None and mine.digest() == its.digest()
+
+
 class _Body:
     """What the synchronous and the asynchronous body have in common."""
 
@@ -213,7 +233,7 @@ class _Body:
         self._own = own  # the supply is this caller's own request: its failure is the client's own error
         self.storing = isinstance(supply, DownloadSupply)
         self.continued: Fetched | None = None  # the answer to the request that goes on
-        self._given = 0
+        self._given = _Given(digested=resume is not None)
         self._rest: Any = None  # the body of the request that goes on
         self._failed: Exception | None = None
 
@@ -224,8 +244,8 @@ class _Body:
 
     def _check_end(self, data: bytes) -> None:
         """:raises Broken: the supply ends before as many octets as it has announced."""
-        if not data and self.length not in (None, self._given):
-            raise Broken(f"{self._given} octets came where {self.length} were announced")
+        if not data and self.length not in (None, self._given.octets):
+            raise Broken(f"{self._given.octets} octets came where {self.length} were announced")
 
     def _error(self, broken: Broken) -> Exception:
         """The error of this caller's client: from now on, whatever is asked of this body."""
@@ -234,16 +254,18 @@ class _Body:
         self._failed = own or (caller.timed_out() if broken.timed_out else caller.broken(str(broken)))
         return self._failed
 
-    def _continues(self, fetched: Fetched) -> bool:
-        """Whether another answer goes on with the same representation."""
-        return self._stored is not None and same_representation(self._stored, fetched.response)
+    def _may_continue(self, fetched: Fetched) -> bool:
+        """Whether another answer, as far as it tells, has the octets that were given, and the others."""
+        return self._stored is not None and described_alike(self._stored, fetched.response)
 
-    def _went_on(self, fetched: Fetched, skipped: int, data: bytes, error: Exception) -> bytes:
-        """The octets after those given, when the other answer turned out to have them."""
-        if not data and skipped != self._given:
+    def _went_on(self, fetched: Fetched, skipped: _Given, data: bytes, error: Exception) -> bytes:
+        """The octets after those given, when the other answer turned out to begin with these."""
+        left = self._given.octets - skipped.octets
+        skipped.add(data[:left])
+        if not skipped.same_as(self._given):
             raise error
         self._rest, self._failed = fetched.body, None
-        return data[self._given - skipped :]
+        return data[left:]
 
     def __del__(self) -> None:
         if self._supply is not None:
@@ -267,7 +289,7 @@ class CachedBody(_Body):
             except Broken as broken:
                 self._end()
                 return self._go_on(broken)
-            self._given += len(data)
+            self._given.add(data)
             if not data:
                 self._end()
             return data
@@ -281,11 +303,11 @@ class CachedBody(_Body):
         if resume is None:
             raise error
         self.continued = fetched = resume()
-        if not self._continues(fetched):
+        if not self._may_continue(fetched):
             raise error
-        skipped = 0
-        while (data := fetched.body.read()) and skipped + len(data) <= self._given:
-            skipped += len(data)
+        skipped = _Given()
+        while (data := fetched.body.read()) and skipped.octets + len(data) <= self._given.octets:
+            skipped.add(data)
         return self._went_on(fetched, skipped, data, error)
 
     def close(self) -> None:
@@ -353,7 +375,7 @@ class AsyncCachedBody(_Body):
         return None if data is None else self._given_out(data)
 
     def _given_out(self, data: bytes) -> bytes:
-        self._given += len(data)
+        self._given.add(data)
         self._unwaited += len(data)
         if not data:
             self._end()
@@ -365,11 +387,11 @@ class AsyncCachedBody(_Body):
         if resume is None:
             raise error
         self.continued = fetched = await resume()
-        if not self._continues(fetched):
+        if not self._may_continue(fetched):
             raise error
-        skipped = 0
-        while (data := await fetched.body.read()) and skipped + len(data) <= self._given:
-            skipped += len(data)
+        skipped = _Given()
+        while (data := await fetched.body.read()) and skipped.octets + len(data) <= self._given.octets:
+            skipped.add(data)
         return self._went_on(fetched, skipped, data, error)
 
     async def aclose(self) -> None:

@@ -15,37 +15,57 @@ from vllm_http_cache import Cache
 from vllm_http_cache.bodies import AsyncCachedBody, CachedBody
 from vllm_http_cache.wire import Caller
 
+BODY = b"x" * 600_000
 
-def test_damage_found_while_reading_goes_on_with_a_request_of_its_own(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60", etag='"1"'))
+
+def answer(body: bytes = BODY, tag: str = '"1"') -> Any:
+    return ok(body, cache_control="max-age=60", **({"etag": tag} if tag else {}))
+
+
+@pytest.mark.parametrize("tag", ['"1"', 'W/"1"', ""], ids=["strong", "weak", "none"])
+def test_damage_found_while_reading_goes_on_with_a_request_of_its_own(
+    cache: Cache, storage: MemoryStorage, tag: str
+) -> None:
+    origin = Origin(answer(tag=tag))
     fetch(cache, origin)
     fetched = cache.fetch(get(), origin.send)
     first = fetched.body.read()
     storage.damaged_from = len(first)
     rest = fetched.body.read()
     storage.damaged_from = None
-    assert first + rest + whole(fetched) == b"x" * 600_000
+    assert first + rest + whole(fetched) == BODY
     assert len(origin) == 2
 
 
-def test_damage_without_a_strong_validator_is_the_callers_error(cache: Cache, storage: MemoryStorage) -> None:
-    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
-    fetch(cache, origin)
+OTHERS = {
+    "octets": answer(b"y" + BODY[1:]),
+    "octets in the middle of a chunk": answer(BODY[:262_143] + b"y" + BODY[262_144:]),
+    "tag": answer(tag='"2"'),
+    "fewer octets than were given": answer(BODY[:1000]),
+    "no answer": ConnectionError("no longer there"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_what_does_not_begin_with_what_was_given_is_the_callers_error(
+    cache: Cache, storage: MemoryStorage, other: Any
+) -> None:
+    fetch(cache, origin := Origin(answer()))
     fetched = cache.fetch(get(), origin.send)
     storage.damaged_from = len(fetched.body.read())
+    origin.answer = lambda _: other
     for _ in range(2):  # a body that has failed does not end as if it were whole
         with pytest.raises(ConnectionError):
             fetched.body.read()
 
 
 @pytest.mark.anyio
-async def test_damage_without_a_strong_validator_is_an_error_for_a_task_too(
-    cache: Cache, storage: MemoryStorage
-) -> None:
-    origin = Origin(ok(b"x" * 600_000, cache_control="max-age=60"))
-    await afetch(cache, origin)
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+async def test_it_is_an_error_for_a_task_too(cache: Cache, storage: MemoryStorage, other: Any) -> None:
+    await afetch(cache, origin := Origin(answer()))
     fetched = await cache.afetch(get(), origin.asend)
     storage.damaged_from = len(await fetched.body.read())
+    origin.answer = lambda _: other
     for _ in range(2):
         with pytest.raises(ConnectionError):
             await fetched.body.read()

@@ -92,11 +92,14 @@ def test_a_leader_who_goes_away_harms_no_follower(world: World, client: Client, 
     assert origin.count() <= 2
 
 
-def test_a_follower_goes_on_by_itself_when_the_leader_fails(world: World, client: Client, origin: Origin) -> None:
-    """Decision 9: by a new request, the same strong validator, and skipping what was given."""
-    more = threading.Event()
-    cut = Answer(fields=FRESH, body=[b"first", more], length=9, end="cut")
-    url = origin.on("/", cut, Answer(fields=FRESH, body=b"firstlast"))
+@pytest.mark.parametrize("tag", [{"ETag": '"1"'}, {"ETag": 'W/"1"'}, {}], ids=["strong", "weak", "none"])
+def test_a_follower_goes_on_by_itself_when_the_leader_fails(
+    world: World, client: Client, origin: Origin, tag: dict[str, str]
+) -> None:
+    """By a new request, skipping what was given."""
+    more, fields = threading.Event(), {"Cache-Control": "max-age=60", **tag}
+    cut = Answer(fields=fields, body=[b"first", more], length=9, end="cut")
+    url = origin.on("/", cut, Answer(fields=fields, body=b"firstlast"))
     with client.stream(url) as leader:
         assert leader.read() == b"first"
         with world.client(client.cache).stream(url) as follower:

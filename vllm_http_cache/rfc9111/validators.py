@@ -12,13 +12,13 @@ from .fields import trimmed
 from .message import Fields, Request, Response, StoredResponse
 
 __all__ = [
+    "described_alike",
     "entity_tag",
     "entity_tags",
     "has_strong_tag",
     "is_strong",
     "not_modified",
     "range_is_current",
-    "same_representation",
     "same_strong_tag",
     "same_tag",
 ]
@@ -26,6 +26,8 @@ __all__ = [
 # Entity tags know no escapes: a backslash is an octet like any other (section 8.8.3). A member without quotes, which
 # some servers send, is taken as it stands.
 _ENTITY_TAGS = re.compile(r'(?:W/)?"[^"]*"|[^\s,][^,]*')
+_FORM = ("content-encoding", "content-range")
+_CONTENT = (*_FORM, "content-length", "content-type", "etag", "last-modified")
 _STRONG = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 
 
@@ -60,10 +62,15 @@ def same_strong_tag(one: Fields, other: Fields) -> bool:
     return has_strong_tag(one) and entity_tag(one) == entity_tag(other)
 
 
-def same_representation(stored: StoredResponse, response: Response) -> bool:
-    """Are these, octet for octet, two answers of one and the same representation (RFC 9110 section 8.8.1)?"""
-    alike = all(stored.fields.get(name) == response.fields.get(name) for name in ("content-encoding", "content-range"))
-    return stored.status == response.status and alike and same_strong_tag(stored.fields, response.fields)
+def described_alike(stored: StoredResponse, response: Response) -> bool:
+    """Does *response* tell of itself what *stored* does, so that it may have the same octets?
+
+    A strong tag tells of each of them (RFC 9110 section 8.8.1), in one form at least. Without one, all counts that is
+    told of a content.
+    """
+    names = _FORM if same_strong_tag(stored.fields, response.fields) else _CONTENT
+    alike = all(stored.fields.get(name) == response.fields.get(name) for name in names)
+    return stored.status == response.status and alike
 
 
 def not_modified(request: Request, stored: StoredResponse) -> bool:
