@@ -167,9 +167,11 @@ class Cache:
                 download.disown()
         self.storage.forget(key)
 
-    def note_download(self, key: str, download: Download) -> None:
-        """A download of *key* has begun."""
+    def note_download(self, key: str, download: Download, asked: int) -> None:
+        """A download of *key*, which was asked for at the moment *asked*, has begun."""
         self._downloads[download] = key
+        if self.forgotten.since(key, asked):
+            download.disown()
 
     def _drive(self, way: Exchange, course: Course, send: Send) -> Fetched | None:
         said: Any = None

@@ -242,7 +242,7 @@ class Course:
         self._source = self._writer = None
         self._supply = DownloadSupply(download, reader)
         self._led = True
-        self._cache.note_download(step.key, download)
+        self._cache.note_download(step.key, download, self._asked_at)
         if seat is not None:
             self._seat = None
             seat.land(stored, download)

@@ -36,4 +36,5 @@ class Forgotten:
 
     def since(self, key: str, moment: int) -> bool:
         """May *key* have been forgotten after *moment*?"""
-        return self._moments.get(key, self._earliest) > moment
+        with self._lock:
+            return self._moments.get(key, self._earliest) > moment

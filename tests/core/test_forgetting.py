@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.memory import MemoryStorage, MemoryWriter
 from tests.core.scripted import Origin, fetch, get, ok
 from vllm_http_cache import Cache, forgetting
 from vllm_http_cache.forgetting import Forgotten
@@ -50,6 +51,26 @@ def test_what_was_asked_for_before_is_not_kept(cache: Cache, uri: str) -> None:
     origin.answer = lambda _: ok(b"new", cache_control=FRESH)
     assert fetch(cache, origin, request) == b"new"
     assert fetch(cache, origin, request) == b"new" and len(origin) == 2
+
+
+def test_what_is_forgotten_while_room_is_made_for_it_is_not_kept(
+    cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what was forgotten and the first octet there is a disk."""
+    create = storage.create_body
+
+    def create_body(key: str, length: int | None) -> MemoryWriter | None:
+        writer = create(key, length)
+        cache.forget(get().uri)
+        return writer
+
+    origin = Origin(ok(b"old", cache_control=FRESH))
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "create_body", create_body)
+        assert fetch(cache, origin) == b"old"
+    origin.answer = lambda _: ok(b"new", cache_control=FRESH)
+    assert [fetch(cache, origin) for _ in range(2)] == [b"new"] * 2
+    assert (len(origin), len(cache.flights)) == (2, 0)
 
 
 def test_the_answer_to_a_post_outlives_what_it_outdates(cache: Cache) -> None:
