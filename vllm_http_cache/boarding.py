@@ -68,7 +68,7 @@ class Boarding:
         storage = self._cache.storage
         growing = storage.growing(self.flight)
         if growing is not None:
-            supply = ForeignSupply(growing, lambda: storage.claim(self.flight), remote=storage.remote)
+            supply = ForeignSupply(growing, remote=storage.remote)
             self.outcome = Joined(growing.stored, supply)
         return growing is not None
 

@@ -21,7 +21,7 @@ from .loops import in_thread
 from .rfc9111.framing import announced_length
 from .rfc9111.message import Response, StoredResponse
 from .rfc9111.validators import described_alike
-from .storage.protocol import BodyDamaged, BodyReader, Claim, Growing
+from .storage.protocol import BodyDamaged, BodyReader, Growing
 from .tail import CHUNK
 from .wire import Caller, Fetched
 
@@ -38,7 +38,7 @@ __all__ = [
 
 TURN = 1024**2  # octets given without waiting before other tasks have their turn
 POLL = 0.01  # seconds between looks at a body that another process is writing
-POLLS_PER_CLAIM = 20  # looks after which we try whether its writer is still alive
+POLLS_PER_WRITER = 20  # looks after which we try whether its writer is still alive
 
 
 _abandoned: SimpleQueue[Supply] = SimpleQueue()  # its put may be called while its own get is under way: by a collector
@@ -144,11 +144,10 @@ class DownloadSupply:
 class ForeignSupply:
     """A body that another process is writing, followed by looking at it again and again."""
 
-    def __init__(self, growing: Growing, claim: Callable[[], Claim | None], *, remote: bool) -> None:
+    def __init__(self, growing: Growing, *, remote: bool) -> None:
         self.length = announced_length(Response(growing.stored.status, growing.stored.fields))
         self._remote = remote
         self._growing = growing
-        self._claim = claim
         self._offset = 0
         self._looks = 0
         self._waited = 0.0
@@ -162,20 +161,13 @@ class ForeignSupply:
             self._offset += len(data)
             self._waited = 0.0
             return data
-        if ended is None and self._looks >= POLLS_PER_CLAIM:
+        if ended is None and self._looks >= POLLS_PER_WRITER:
             self._looks = 0
-            ended = False if self._is_orphaned() else None
+            if self._growing.orphaned() and not self._growing.ended():  # once more: it may have ended it, and left
+                ended = False
         if ended is False:
             raise Broken("the process that was receiving this body gave it up")
         return b"" if ended else None
-
-    def _is_orphaned(self) -> bool:
-        """Whether its writer has died. One that has ended it since the last read is looked at once more."""
-        claim = self._claim()
-        if claim is None:
-            return False
-        claim.release()
-        return not self._growing.ended()
 
     def _pause(self, caller: Caller) -> float:
         self._looks += 1

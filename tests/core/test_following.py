@@ -9,10 +9,9 @@ import pytest
 
 from tests.core.scripted import get
 from vllm_http_cache import bodies
-from vllm_http_cache.bodies import POLL, POLLS_PER_CLAIM, CachedBody, ForeignSupply
+from vllm_http_cache.bodies import POLL, POLLS_PER_WRITER, CachedBody, ForeignSupply
 from vllm_http_cache.downloads import Broken
 from vllm_http_cache.rfc9111.message import Fields, StoredResponse
-from vllm_http_cache.storage.protocol import Claim
 from vllm_http_cache.wire import Caller
 
 
@@ -24,6 +23,7 @@ class Followed:
         self.stored = StoredResponse(get().uri, 200, fields, (), 0, 0, 0, None)
         self.octets = octets
         self.end = end
+        self.dead = False
 
     def read(self, offset: int, size: int) -> bytes:
         return self.octets[offset : offset + size]
@@ -31,17 +31,11 @@ class Followed:
     def ended(self) -> bool | None:
         return self.end
 
+    def orphaned(self) -> bool:
+        return self.dead
+
     def close(self) -> None:
         pass
-
-
-class Given:
-    """A claim that nobody else had."""
-
-    released = False
-
-    def release(self) -> None:
-        self.released = True
 
 
 @pytest.fixture(autouse=True)
@@ -52,80 +46,74 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-def unclaimed() -> Claim | None:
-    return None
-
-
-def wait_until_the_claim_is_tried(supply: ForeignSupply) -> None:
-    for _ in range(POLLS_PER_CLAIM):
+def wait_until_its_writer_is_looked_for(supply: ForeignSupply) -> None:
+    for _ in range(POLLS_PER_WRITER):
         assert supply.take() is None
         supply.wait(Caller())
 
 
 @pytest.mark.parametrize("length, whole", [("4", True), ("5", False), ("3", False)])
 def test_it_is_as_long_as_announced(length: str, whole: bool) -> None:
-    body = CachedBody(ForeignSupply(Followed(length), unclaimed, remote=False), Caller(), None, None)
+    body = CachedBody(ForeignSupply(Followed(length), remote=False), Caller(), None, None)
     assert body.read() == b"body"
     with nullcontext() if whole else pytest.raises(ConnectionError, match="announced"):
         assert body.read() == b""
 
 
 def test_behind_a_network_it_is_read_where_it_may_wait() -> None:
-    supply = ForeignSupply(Followed(), unclaimed, remote=True)
+    supply = ForeignSupply(Followed(), remote=True)
     with pytest.raises(BlockingIOError):
         supply.take(wait=False)
     assert supply.take() == b"body"
-    assert ForeignSupply(Followed(), unclaimed, remote=False).take(wait=False) == b"body"
+    assert ForeignSupply(Followed(), remote=False).take(wait=False) == b"body"
 
 
 def test_what_comes_is_given_as_it_comes() -> None:
     body = Followed(octets=b"bo", end=None)
-    supply = ForeignSupply(body, unclaimed, remote=False)
+    supply = ForeignSupply(body, remote=False)
     assert (supply.take(), supply.take()) == (b"bo", None)
     body.octets, body.end = b"body", True
     assert (supply.take(), supply.take()) == (b"dy", b"")
 
 
 def test_what_its_writer_gives_up_is_broken() -> None:
-    supply = ForeignSupply(Followed(octets=b"bo", end=False), unclaimed, remote=False)
+    supply = ForeignSupply(Followed(octets=b"bo", end=False), remote=False)
     assert supply.take() == b"bo"
     with pytest.raises(Broken, match="gave it up"):
         supply.take()
 
 
-def test_its_writer_is_alive_while_it_holds_the_claim() -> None:
-    supply = ForeignSupply(Followed(octets=b"", end=None), unclaimed, remote=False)
+def test_its_writer_is_waited_for_while_it_lives() -> None:
+    supply = ForeignSupply(body := Followed(octets=b"", end=None), remote=False)
     for _ in range(2):
-        wait_until_the_claim_is_tried(supply)
+        wait_until_its_writer_is_looked_for(supply)
     assert supply.take() is None
-
-
-def test_whoever_has_the_claim_is_no_longer_its_writer() -> None:
-    claim = Given()
-    supply = ForeignSupply(Followed(octets=b"", end=None), lambda: claim, remote=False)
-    wait_until_the_claim_is_tried(supply)
-    assert not claim.released
+    body.dead = True
+    for _ in range(POLLS_PER_WRITER - 1):
+        supply.wait(Caller())
+        assert supply.take() is None
+    supply.wait(Caller())
     with pytest.raises(Broken, match="gave it up"):
         supply.take()
-    assert claim.released
 
 
-def test_what_its_writer_has_written_just_before_its_end_is_given() -> None:
+def test_what_its_writer_has_written_just_before_its_end_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     body = Followed(octets=b"bo", end=None)
 
-    def end() -> Claim:
+    def end() -> bool:
         body.octets, body.end = b"body", True
-        return Given()
+        return True
 
-    supply = ForeignSupply(body, end, remote=False)
+    monkeypatch.setattr(body, "orphaned", end)
+    supply = ForeignSupply(body, remote=False)
     assert supply.take() == b"bo"
-    wait_until_the_claim_is_tried(supply)
+    wait_until_its_writer_is_looked_for(supply)
     assert [supply.take() for _ in range(3)] == [None, b"dy", b""]
 
 
 def test_a_caller_waits_no_longer_than_it_wants_to_for_the_next_octets(pauses: list[float]) -> None:
     body = Followed(octets=b"", end=None)
-    supply = ForeignSupply(body, unclaimed, remote=False)
+    supply = ForeignSupply(body, remote=False)
     caller = Caller(timeout=5 * POLL)
     for octets in (b"b", b"bo"):
         for _ in range(5):

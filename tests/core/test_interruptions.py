@@ -241,11 +241,11 @@ def test_downloads_may_begin_while_a_key_is_forgotten(cache: Cache) -> None:
         """As another thread would, between any two lines of a dictionary's."""
         if frame.f_code.co_filename == weakref.__file__ and len(begun) < 100:
             begun.append(Begun())
-            cache.note_download("another key", begun[-1])  # type: ignore[arg-type]
+            cache.note_download("another key", begun[-1], 0)  # type: ignore[arg-type]
         return begin
 
     for download in begun:
-        cache.note_download("k", download)  # type: ignore[arg-type]
+        cache.note_download("k", download, 0)  # type: ignore[arg-type]
     before = sys.gettrace()
     sys.settrace(begin)
     try:

@@ -24,6 +24,7 @@ from tests.storage.helpers import (
     v1,
 )
 from tests.stress import stress
+from vllm_http_cache.storage import slots
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.ledger import Page
@@ -92,18 +93,46 @@ def test_what_the_dead_leave_is_reclaimed_at_the_next_store(make: Make, tmp_path
     growing = storage.growing(actors.FLIGHT)
     assert growing
     assert growing.ended() is None
+    assert not growing.orphaned()
     assert storage.claim(actors.FLIGHT) is None
     sweep(storage)
     assert usage(storage).reserved > 3 * MIB
     dead.kill()
     dead.join()
     assert storage.claim(actors.FLIGHT), "claims go at once"
+    assert growing.orphaned(), "also when another leads its flight now"
+    assert growing.ended() is None
     other = make()
     assert store(other, key(2), b"x")
     assert eventually(lambda: usage(storage).reserved == 0)
     assert eventually(lambda: not list(v1(path).glob("writers/*.d/?*")))
     assert growing.ended() is False
     assert storage.growing(actors.FLIGHT) is None
+    growing.close()
+
+
+def test_where_the_locks_of_other_hosts_are_not_seen_the_claim_tells_of_a_writer(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = actors.start(actors.write_and_wait, tmp_path / "cache", 100)
+    assert eventually((tmp_path / f"ready-{dead.pid}").exists)
+    storage = make()
+    storage.open()
+    growing = storage.growing(actors.FLIGHT)
+    assert growing
+    dead.kill()
+    dead.join()
+    monkeypatch.setattr(slots, "_is_seen_here", lambda home, life: False)
+    assert not growing.orphaned()
+    place = storage._access.place
+    assert place
+    place.home.remote = True
+    assert growing.orphaned()
+    claim = storage.claim(actors.FLIGHT)
+    assert claim
+    assert not growing.orphaned()
+    claim.release()
+    assert growing.orphaned()
     growing.close()
 
 

@@ -20,6 +20,7 @@ from .protocol import BodyReader, BodyWriter, Claim, Growing, Observer, Record, 
 from .readers import open_reader
 from .room import SMALLEST, Limits, Room
 from .shelf import Loaded, Shelf
+from .slots import has_died
 from .sweep import SKEW
 from .troubles import Troubles
 
@@ -168,8 +169,19 @@ class FileStorage:
         with self._troubles.within("finding a growing body"):
             place = self._access.reading()
             if place is not None:
-                return find(place.home, flight)
+                return find(place.home, flight, partial(self._is_orphaned, place, flight))
         return None
+
+    def _is_orphaned(self, place: Place, flight: str, path: str) -> bool:
+        """Whether the writer of a growing body has died. Another host's lock may not be seen here; its claim may."""
+        with self._troubles.within("looking whether a writer lives"):
+            if has_died(place.home, path):
+                return True
+            claim = place.claims.take(flight) if place.home.remote and place.alive else None
+            if claim is not None:
+                claim.release()
+                return True
+        return False
 
     def scan(self) -> Iterator[Stat]:
         for folder in FOLDERS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
 from ..rfc9111.message import StoredResponse
 from .devices import is_no_file, shut
@@ -19,8 +20,12 @@ __all__ = ["GrowingBody", "find", "withdraw", "withdraw_dead"]
 
 
 class GrowingBody:
-    def __init__(self, fd: int, stored: StoredResponse) -> None:
+    """:param orphaned: whether the writer that has the file at a path has died."""
+
+    def __init__(self, fd: int, path: str, stored: StoredResponse, orphaned: Callable[[str], bool]) -> None:
         self._fd = fd
+        self._path = path
+        self._orphaned = orphaned
         self.stored = stored
 
     def read(self, offset: int, size: int) -> bytes:
@@ -38,6 +43,9 @@ class GrowingBody:
             return True
         return None if status.st_nlink else False
 
+    def orphaned(self) -> bool:
+        return self._orphaned(self._path)
+
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         shut(fd)
@@ -45,7 +53,7 @@ class GrowingBody:
     __del__ = close
 
 
-def find(home: Home, flight: str) -> GrowingBody | None:
+def find(home: Home, flight: str, orphaned: Callable[[str], bool]) -> GrowingBody | None:
     """The growing body of *flight*, if one is announced.
 
     :raises OSError: the disk does not answer.
@@ -55,7 +63,7 @@ def find(home: Home, flight: str) -> GrowingBody | None:
         return None
     path, stored = announced
     try:
-        return GrowingBody(home.open(path, os.O_RDONLY), stored)
+        return GrowingBody(home.open(path, os.O_RDONLY), path, stored, orphaned)
     except FileNotFoundError:
         return None
 

@@ -95,6 +95,9 @@ class Growing(Protocol):
     def ended(self) -> bool | None:
         """True: whole. False: abandoned. None: neither, as far as can be seen from here (its writer may be dead)."""
 
+    def orphaned(self) -> bool:
+        """Whether its writer has died; takes longer to find out than the rest."""
+
     def close(self) -> None: ...
 
 

@@ -22,7 +22,7 @@ from .locks import try_lock
 
 IDLE = 3600.0  # seconds
 
-__all__ = ["Slot", "bury_dead", "join", "leave"]
+__all__ = ["Slot", "bury_dead", "has_died", "join", "leave"]
 
 
 class Slot:
@@ -120,6 +120,19 @@ def bury_dead(home: Home, ledger: Ledger) -> bool:
                 _bury(home, ledger, page, number, life)
             found = True
     return found
+
+
+def has_died(home: Home, path: str) -> bool:
+    """Whether the writer of the unfinished file at *path* lives no more, as far as its lock tells.
+
+    :raises OSError: the disk does.
+    """
+    number = int(path.split("/")[1].removesuffix(".d"))
+    try:
+        life = Descriptor(home.open(f"writers/{number}", os.O_RDWR))
+    except FileNotFoundError:
+        return True
+    return _is_dead(home, number, life)
 
 
 def _open(home: Home, number: int) -> Descriptor:
