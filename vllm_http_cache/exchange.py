@@ -45,6 +45,7 @@ from .steps import (
 
 __all__ = ["Exchange", "exchange", "revalidate"]
 
+VAIN = 2  # looks after which those who wait for others' exchanges, which leave nothing, go alone
 ROUNDS = 100  # what keeps changing under our eyes must not hold a caller for ever
 
 Exchange = Generator[Any, Any, Answer | Failed | None]
@@ -61,10 +62,12 @@ def exchange(request: Request, options: CacheOptions) -> Exchange:
     learnt: tuple[StoredResponse, ...] = ()  # what others received meanwhile; its Vary tells flights apart
     responses: tuple[StoredResponse, ...] | None = None
     decision: Ask | Reuse | Refuse = Ask("miss")
+    vain = 0  # looks in a row that found nothing new
     for _ in range(ROUNDS):
         before = responses
         responses, now = yield LookUp(key)
-        if settled and responses is before:  # and time alone makes nothing fresh
+        vain = vain + 1 if responses == before else 0
+        if vain and (settled or vain >= VAIN):  # time alone makes nothing fresh
             break
         decision = select(request, responses, now, options)
         if isinstance(decision, Refuse):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 
 import anyio
 import anyio.lowlevel
@@ -14,10 +15,10 @@ from tests.core.scripted import Clock, Origin, afetch, fetch, get, nothing_left,
 from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.bodies import TURN
 from vllm_http_cache.cache import AT_HAND
-from vllm_http_cache.exchange import revalidate
+from vllm_http_cache.exchange import exchange, revalidate
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, StoredResponse
 from vllm_http_cache.rfc9111.options import Mode
-from vllm_http_cache.steps import Enter, Failed, Joined, Leave, LookUp
+from vllm_http_cache.steps import Again, Enter, Failed, Forward, Joined, Leave, LookUp
 from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.tail import CHUNK
 
@@ -26,6 +27,10 @@ def stale() -> StoredResponse:
     """At 100 seconds it may answer while it is validated."""
     fields = Fields([("Cache-Control", "max-age=1, stale-while-revalidate=600")])
     return StoredResponse(get().uri, 200, fields, (), 0.0, 0.0, 0.0, BodyRef("b", 4))
+
+
+def expired() -> StoredResponse:
+    return replace(stale(), fields=Fields([("Cache-Control", "max-age=1"), ("ETag", '"1"')]))
 
 
 def test_a_small_fresh_hit_is_at_hand_whole(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
@@ -158,3 +163,24 @@ def test_what_another_validates_is_not_validated_once_more(turn: Joined | Failed
     with pytest.raises(StopIteration) as end:
         way.send(None if isinstance(turn, Joined) else turn)
     assert end.value.value is None
+
+
+def test_who_waits_twice_for_what_is_not_kept_goes_alone() -> None:
+    """A storage that cannot store must not make its callers go one after another."""
+    way = exchange(get(), CacheOptions())
+    looked = ((expired(),), 700.0)
+    assert isinstance(next(way), LookUp)
+    for _ in range(2):
+        assert isinstance(way.send(looked), Enter)
+        assert isinstance(way.send(Again()), LookUp)
+    assert isinstance(way.send(looked), Forward)
+    way.close()
+
+
+def test_who_waits_for_what_changes_each_time_goes_on_waiting() -> None:
+    way = exchange(get(), CacheOptions())
+    assert isinstance(next(way), LookUp)
+    for seconds in range(5):
+        assert isinstance(way.send(((replace(expired(), confirmed=float(seconds)),), 700.0)), Enter)
+        assert isinstance(way.send(Again()), LookUp)
+    way.close()
