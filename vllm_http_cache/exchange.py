@@ -84,12 +84,9 @@ def exchange(request: Request, options: CacheOptions) -> Exchange:
             break
         turn = yield Enter(flight_key(key, request, (*responses, *learnt)))
         if isinstance(turn, Joined):
-            now = max(now, turn.stored.response_time)
-            joined = select(request, (turn.stored,), now, options)
-            if isinstance(joined, Reuse) and not joined.validate_later:
-                response, _ = respond(request, turn.stored, now)
-                status = CacheStatus(forward=decision.why, collapsed=True, ttl=joined.ttl)
-                return _told(response, status, turn.body, stored=turn.stored, shareable=True)
+            answer = _answer_along(turn, request, now, decision.why, options)
+            if answer is not None:
+                return answer
             yield Leave(turn.body)
             if turn.stored in learnt or not vary_names(turn.stored.fields):
                 break
@@ -198,6 +195,17 @@ def _answer_from(
     if span is not None and (body := (yield Open(key, stored))) is None:
         return None
     return _told(response, status, body, span, stored=stored, shareable=shareable)
+
+
+def _answer_along(turn: Joined, request: Request, now: float, why: str, options: CacheOptions) -> Answer | None:
+    """Answer with what another exchange is receiving; None when that is no answer to *request*."""
+    now = max(now, turn.stored.response_time)
+    decision = select(request, (turn.stored,), now, options)
+    if not isinstance(decision, Reuse) or decision.validate_later:
+        return None
+    response, _ = respond(request, turn.stored, now)
+    status = CacheStatus(forward=why, collapsed=True, ttl=decision.ttl)
+    return _told(response, status, turn.body, stored=turn.stored, shareable=True)
 
 
 def _write_through(request: Request, options: CacheOptions) -> Exchange:
