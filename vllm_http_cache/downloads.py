@@ -149,7 +149,7 @@ class Download:
                 return
             if self._deserted or any(not other.lost for other in self._readers):
                 return
-            self._deserted = not self._is_here()
+            self._deserted = self._writer is None or not self._is_here()
         if not self._deserted:
             self._wind_up()
             return

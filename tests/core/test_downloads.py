@@ -324,6 +324,21 @@ async def test_a_pump_without_room_goes_at_its_readers_pace(kept: Kept) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_pump_without_room_does_not_outlive_its_reader(kept: Kept) -> None:
+    """Not even when all octets have come, and only their end has not."""
+    source = AsyncSource([bytes(PumpedDownload.longest_tail)] * 2)
+    download = kept.pumped(source, 2 * PumpedDownload.longest_tail)
+    kept.storage.room = 0
+    reader = attached(download)
+    with anyio.fail_after(10):
+        while len(download._tail) < 2 * PumpedDownload.longest_tail:
+            await anyio.sleep(0.001)
+        download.detach(reader)
+        while not (source.closed and kept.storage.open_readers == 0):
+            await anyio.sleep(0.001)
+
+
+@pytest.mark.anyio
 async def test_a_thread_follows_what_a_task_receives(kept: Kept) -> None:
     source = AsyncSource(CHUNKS, held=True)
     download = kept.pumped(source)
