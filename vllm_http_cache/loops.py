@@ -160,8 +160,11 @@ def spawn(work: Callable[[], Awaitable[None]]) -> Task:
     """Run *work* as a task of the current loop, whatever becomes of the current task. *work* must not raise."""
     scope = anyio.CancelScope()
     schedule = _scheduler()
+    begun = False
 
     async def run() -> None:
+        nonlocal begun
+        begun = True
         with scope:
             await work()
 
@@ -170,17 +173,24 @@ def spawn(work: Callable[[], Awaitable[None]]) -> Task:
 
         trio.lowlevel.spawn_system_task(run)
         return Task(scope, schedule, lambda: not schedule(lambda: None))
-    _end_lost()
-    running = _running.setdefault(loop, {})
-    task = asyncio.Task(coroutine := run(), loop=loop)  # not by the loop's factory: it may be an eager one
-    running[task] = coroutine
+
+    def start() -> None:
+        coroutine = run()
+        task = asyncio.Task(coroutine, loop=loop)  # not by the loop's factory: it may be an eager one
+        _running.setdefault(loop, {})[task] = coroutine
+        task.add_done_callback(done)
 
     def done(task: asyncio.Task[None]) -> None:
-        del running[task]
+        running = _running.get(loop, {})
+        running.pop(task, None)
         if not running:
             _running.pop(loop, None)
+        if not begun and not loop.is_closed():  # somebody has cancelled it, but it has to clean up
+            scope.cancel()
+            start()
 
-    task.add_done_callback(done)
+    _end_lost()
+    start()
     return Task(scope, schedule, loop.is_closed)
 
 

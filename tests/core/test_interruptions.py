@@ -193,6 +193,25 @@ def test_a_loop_whose_tasks_have_ended_is_kept_by_nobody(kept: Kept) -> None:
     loop.close()
 
 
+def test_a_pump_that_is_cancelled_before_it_begins_lets_go_of_everything(kept: Kept) -> None:
+    """By whoever cancels all tasks of a loop."""
+
+    async def main() -> None:
+        download = kept.pumped(source := AsyncSource(CHUNKS))
+        reader = attached(download)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        with pytest.raises(Broken, match="has ended"):
+            async with asyncio.timeout(10):
+                await aread_all(download, reader)
+        download.detach(reader)
+        assert source.closed
+
+    asyncio.run(main())
+    assert (kept.bodies, kept.storage.open_writers, kept.storage.open_readers) == ([], 0, 0)
+    assert not loops._running
+
+
 def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin() -> tuple[Download, Reader]:
         download = kept.pumped(AsyncSource(CHUNKS, held=True))
