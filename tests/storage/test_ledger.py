@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,3 +202,38 @@ def test_a_note_that_is_damaged_costs_nothing_for_long(make: Make, tmp_path: Pat
     sweep(storage)
     assert ledger_is_exact(storage)
     assert reserved(storage) == 0
+
+
+@pytest.mark.parametrize("after", ["acquire", "flock", "pread", "release"])
+def test_a_signal_between_any_two_steps_leaves_it_open_to_others(storage: FileStorage, after: str) -> None:
+    storage.open()
+    place = storage._access.place
+    assert place
+
+    def interrupt(frame: object, event: str, argument: Any) -> None:
+        if event == "c_return" and argument.__name__ == after:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), place.ledger.locked():
+            pass
+    finally:
+        sys.setprofile(None)
+    stored: list[bool] = []
+    thread = threading.Thread(target=lambda: stored.append(store(storage, KEY, b"x")))
+    thread.start()
+    thread.join(10)
+    assert stored == [True]
+
+
+def test_a_signals_handler_does_not_enter_it_once_more(storage: FileStorage) -> None:
+    assert store(storage, KEY, b"x")
+    place = storage._access.place
+    assert place
+    with place.ledger.locked():
+        with pytest.raises(TimeoutError), place.ledger.locked():
+            pass
+        assert not store(storage, key(1), b"y")
+    assert store(storage, key(1), b"y")

@@ -128,7 +128,8 @@ class Ledger:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # which knows its owner, who may be interrupted at any moment
+        self._entered = False
         self._fd = -1
         self.slot: Slot | None = None
         self.held = 0  # octets reserved by this process; the page is told at each turn
@@ -148,17 +149,21 @@ class Ledger:
 
         :raises TimeoutError: another process kept it for too long.
         """
-        patience = PATIENCE if time.monotonic() >= self._impatient_until else IMPATIENCE
-        if not self._mutex.acquire(timeout=patience):
-            raise TimeoutError(errno.ETIMEDOUT, "the ledger was not released in time")
         try:
-            self._lock(patience)
+            if not self._mutex.acquire(timeout=PATIENCE) or self._entered:  # by a signal's handler, once more
+                raise TimeoutError(errno.ETIMEDOUT, "the ledger was not released in time")
             try:
+                self._entered = True
+                self._lock(PATIENCE if time.monotonic() >= self._impatient_until else IMPATIENCE)
                 yield self._load()
             finally:
+                self._entered = False
                 unlock(self._fd)
         finally:
-            self._mutex.release()
+            try:  # and call nothing before, for that could be interrupted
+                self._mutex.release()
+            except RuntimeError:  # it was not acquired
+                pass
 
     def glance(self) -> Page | None:
         """The page as it is, where nothing can be changed. None: it cannot be read, or is damaged."""
