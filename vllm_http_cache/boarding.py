@@ -21,33 +21,31 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.05  # seconds between two tries for a clai
 
 
 class Boarding:
-    """Wait for the bell while :attr:`queued`, then pause as iteration says; then ``outcome`` is there."""
+    """:meth:`enter`, wait for the bell if it says so, and pause as iteration says; then ``outcome`` is there.
+
+    Whatever it was interrupted in, :meth:`seat` tells what must be given back.
+    """
 
     def __init__(self, cache: Cache, caller: Caller, flight: str, bell: Bell) -> None:
         self.flight = flight
         self.outcome: Seat | Joined | Again | Alone | Failed = Alone()
         self._cache = cache
         self._caller = caller
-        self._came: Seat | Landing | Again | Alone | Ticket | None = cache.flights.enter(flight, bell)
+        self._ticket = Ticket(bell)
 
-    @property
-    def queued(self) -> bool:
-        return isinstance(self._came, Ticket)
+    def enter(self) -> bool:
+        """Whether to wait for the bell."""
+        self._cache.flights.enter(self.flight, self._ticket)
+        return self._ticket.outcome is None
 
     def seat(self) -> Seat | None:
         """The seat, if this caller leads; it must be given up by whoever does not use it."""
-        self._collect()
-        return self._came if isinstance(self._came, Seat) else None
-
-    def _collect(self) -> None:
-        if isinstance(self._came, Ticket):
-            self._came = self._cache.flights.collect(self._came)
+        came = self._cache.flights.collect(self._ticket)
+        return came if isinstance(came, Seat) else None
 
     def __iter__(self) -> Iterator[float]:
         """Seconds to pause before looking again."""
-        self._collect()
-        came = self._came
-        assert not isinstance(came, Ticket)
+        came = self._cache.flights.collect(self._ticket)
         if came is None:
             self.outcome = self._timed_out()
         elif isinstance(came, Landing):

@@ -55,8 +55,7 @@ class Course:
         self.request = request
         self.caller = caller
         self._key = ""
-        self._flight = ""
-        self._seat: Seat | None = None
+        self._boarding: Boarding | None = None
         self._source: Any = None  # a body on the wire that is nobody's yet
         self._time_outs: tuple[type[Exception], ...] = ()  # its client's
         self._supply: Supply | None = None  # what would be handed out
@@ -134,34 +133,26 @@ class Course:
     def enter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
         if in_a_loop():  # which may be the one that we would wait for
             return Alone()
-        boarding = Boarding(self._cache, self.caller, flight, bell := ThreadBell())
-        try:
-            if boarding.queued:
-                bell.wait(self.caller.timeout)
-            for pause in boarding:
-                time.sleep(pause)
-        finally:
-            self._board(boarding)
+        boarding = self._boarding = Boarding(self._cache, self.caller, flight, bell := ThreadBell())
+        if boarding.enter():
+            bell.wait(self.caller.timeout)
+        for pause in boarding:
+            time.sleep(pause)
         return boarding.outcome
 
     async def aenter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
-        boarding = Boarding(self._cache, self.caller, flight, bell := task_bell())
-        try:
-            if boarding.queued:
-                await bell.wait(self.caller.timeout)
-            look = partial(next, iter(boarding), None)
-            remote = self._cache.storage.remote
-            while (pause := await in_thread(look) if remote else look()) is not None:  # noqa: ASYNC110 - no disk rings
-                await anyio.sleep(pause)
-        finally:
-            self._board(boarding)
+        boarding = self._boarding = Boarding(self._cache, self.caller, flight, bell := task_bell())
+        if boarding.enter():
+            await bell.wait(self.caller.timeout)
+        look = partial(next, iter(boarding), None)
+        remote = self._cache.storage.remote
+        while (pause := await in_thread(look) if remote else look()) is not None:  # noqa: ASYNC110 - no disk rings
+            await anyio.sleep(pause)
         return boarding.outcome
 
-    def _board(self, boarding: Boarding) -> None:
-        self._flight = boarding.flight
-        self._seat = boarding.seat()
-        if isinstance(boarding.outcome, Joined):
-            self._supply = boarding.outcome.body
+    def _seat(self) -> Seat | None:
+        """The leader's, if this exchange leads."""
+        return self._boarding.seat() if self._boarding is not None else None
 
     # Keeping a body.
 
@@ -214,11 +205,12 @@ class Course:
         if writer is None:
             return None if step.part else (step.arrived.source, False)
         stored, prefix = step.stored, _prefix(step)
-        seat = self._seat if step.shareable else None
+        boarding, seat = self._boarding, self._seat() if step.shareable else None
         length = announced_length(step.arrived.response)
 
         def publish() -> None:
-            writer.publish(self._flight, stored)
+            if boarding is not None:
+                writer.publish(boarding.flight, stored)
 
         def keep(ref: BodyRef) -> None:
             complete = replace(stored, body=ref)
@@ -244,7 +236,7 @@ class Course:
         self._led = True
         self._cache.note_download(step.key, download, self._asked_at)
         if seat is not None:
-            self._seat = None
+            self._boarding = None
             seat.land(stored, download)
             download.landed()
         return self._supply, True
@@ -259,7 +251,7 @@ class Course:
         :raises Exception: the client's own error, when there is no answer.
         """
         self._over = True
-        seat, self._seat = self._seat, None
+        seat = self._seat()
         if not isinstance(outcome, Answer):
             if seat is not None:  # each of the others may as well find out for itself, at once
                 seat.disperse(remember=False)
@@ -267,8 +259,8 @@ class Course:
                 return None
             self._count("failed", outcome.status)
             raise outcome.error
-        if outcome.shareable:
-            self._cache.flights.shareable(self._flight)
+        if outcome.shareable and self._boarding is not None:
+            self._cache.flights.shareable(self._boarding.flight)
         if seat is not None and outcome.shareable:
             seat.finish()
         elif seat is not None:
@@ -324,10 +316,13 @@ class Course:
             writer, self._writer = self._writer, None
         if writer is not None:
             writer.abort()
-        if self._seat is not None:
-            self._seat.abandon()
-        if self._supply is not None:
-            self._supply.close()
+        if (seat := self._seat()) is not None:
+            seat.abandon()
+        supply = self._supply
+        if supply is None and self._boarding is not None and isinstance(self._boarding.outcome, Joined):
+            supply = self._boarding.outcome.body
+        if supply is not None:
+            supply.close()
         return self._source
 
 

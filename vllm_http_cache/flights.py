@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .steps import Again, Alone, Lead
@@ -31,13 +32,16 @@ UNSHAREABLE_FLIGHTS = 4096
 
 
 class Ticket:
-    """A follower's place in the queue. A Seat as its ``outcome`` leads, a Landing may be joined."""
+    """A caller's way into a flight. A Seat as its ``outcome`` leads, a Landing may be joined, None waits for *bell*.
+
+    It is the caller's before it enters, so that one who is interrupted at any moment can give back what it got.
+    """
 
     __slots__ = ("bell", "flight", "outcome")
 
-    def __init__(self, flight: _Flight, bell: Bell) -> None:
-        self.flight = flight
+    def __init__(self, bell: Bell) -> None:
         self.bell = bell
+        self.flight: _Flight | None = None  # in whose queue it is
         self.outcome: Seat | Landing | Again | Alone | None = None
 
 
@@ -77,26 +81,24 @@ class Seat(Lead):
 
     def finish(self) -> None:
         """The storage has what there is to have."""
-        if self._end():
-            self._flights._release(self._flight, Again())
+        self._end(lambda: self._flights._release(self._flight, Again()))
 
     def disperse(self, *, remember: bool) -> None:
         """What came is for this caller only. *remember*: and so it will be for a while."""
-        if self._end():
-            self._flights._disperse(self._flight, remember=remember)
+        self._end(lambda: self._flights._disperse(self._flight, remember=remember))
 
     def abandon(self) -> None:
         """Nothing came of it."""
-        if self._end():
-            self._flights._promote(self._flight)
+        self._end(lambda: self._flights._promote(self._flight))
 
-    def _end(self) -> bool:
+    def _end(self, tell: Callable[[], None]) -> None:
         with self._flights._lock:
-            ended, self.taken = self.taken, True
+            if not self.taken:
+                tell()
+            self.taken = True
             claim, self.claim = self.claim, None
         if claim is not None:
             claim.release()
-        return not ended
 
 
 class Flights:
@@ -115,30 +117,34 @@ class Flights:
     def __len__(self) -> int:
         return len(self._flights)
 
-    def enter(self, key: str, bell: Bell) -> Seat | Landing | Alone | Ticket:
-        """Lead, join, go alone, or wait with the ticket for the bell."""
+    def enter(self, key: str, ticket: Ticket) -> None:
+        """Lead, join, go alone, or wait: the ticket tells."""
         with self._lock:
             until = self._unshareable.get(key)
             if until is not None:
                 if self._clock() < until:
-                    return Alone()
+                    ticket.outcome = Alone()
+                    return
                 del self._unshareable[key]
             flight = self._flights.get(key)
             if flight is None:
-                flight = self._flights[key] = _Flight(key)
-                return Seat(self, flight)
+                flight = _Flight(key)
+                ticket.outcome = Seat(self, flight)
+                self._flights[key] = flight
+                return
             landing = flight.landing
             if landing is not None and (landing.download.joinable() or landing.download.is_lost()):
-                return landing
-            ticket = Ticket(flight, bell)
+                ticket.outcome = landing
+                return
+            ticket.flight = flight
             flight.queue.append(ticket)
-            return ticket
 
     def collect(self, ticket: Ticket) -> Seat | Landing | Again | Alone | None:
-        """What the follower was told; None when nothing yet, and then it waits no longer."""
+        """What the ticket tells; None when nothing yet, and then it waits no longer."""
         with self._lock:
-            if ticket.outcome is None:
-                ticket.flight.queue.remove(ticket)
+            if ticket.outcome is None and ticket.flight is not None:
+                with suppress(ValueError):  # interrupted on its way into the queue
+                    ticket.flight.queue.remove(ticket)
             return ticket.outcome
 
     def shareable(self, key: str) -> None:
@@ -147,35 +153,34 @@ class Flights:
             with self._lock:
                 self._unshareable.pop(key, None)
 
+    # What follows is called with the lock, but for the first.
+
     def _land(self, flight: _Flight, landing: Landing) -> None:
         with self._lock:
             flight.landing = landing
             self._tell_all(flight, landing)
 
     def _release(self, flight: _Flight, outcome: Any) -> None:
-        with self._lock:
-            if self._flights.get(flight.key) is flight:
-                del self._flights[flight.key]
-            self._tell_all(flight, outcome)
+        if self._flights.get(flight.key) is flight:
+            del self._flights[flight.key]
+        self._tell_all(flight, outcome)
 
     def _disperse(self, flight: _Flight, *, remember: bool) -> None:
         if remember:
-            with self._lock:
-                if len(self._unshareable) >= UNSHAREABLE_FLIGHTS:
-                    self._unshareable.pop(next(iter(self._unshareable)))
-                self._unshareable[flight.key] = self._clock() + UNSHAREABLE_SECONDS
+            if len(self._unshareable) >= UNSHAREABLE_FLIGHTS:
+                self._unshareable.pop(next(iter(self._unshareable)))
+            self._unshareable[flight.key] = self._clock() + UNSHAREABLE_SECONDS
         self._release(flight, Alone())
 
     def _promote(self, flight: _Flight) -> None:
-        with self._lock:
-            flight.landing = None
-            while flight.queue:
-                ticket = flight.queue.popleft()
-                if self._tell(ticket, Seat(self, flight)):
-                    return
-                ticket.outcome = Alone()  # nobody heard it: it is the next one's turn
-            if self._flights.get(flight.key) is flight:
-                del self._flights[flight.key]
+        flight.landing = None
+        while flight.queue:
+            ticket = flight.queue.popleft()
+            if self._tell(ticket, Seat(self, flight)):
+                return
+            ticket.outcome = Alone()  # nobody heard it: it is the next one's turn
+        if self._flights.get(flight.key) is flight:
+            del self._flights[flight.key]
 
     def _tell_all(self, flight: _Flight, outcome: Any) -> None:
         while flight.queue:

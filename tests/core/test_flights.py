@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_http_cache.flights import UNSHAREABLE_FLIGHTS, UNSHAREABLE_SECONDS, Flights, Landing, Seat, Ticket
-from vllm_http_cache.loops import ThreadBell
+from vllm_http_cache.loops import Bell, ThreadBell
 from vllm_http_cache.steps import Again, Alone
 
 
@@ -33,17 +33,22 @@ def flights(clock: Clock) -> Flights:
     return Flights(clock)
 
 
+def enter(flights: Flights, key: str = "k", bell: Bell | None = None) -> Ticket:
+    ticket = Ticket(bell or ThreadBell())
+    flights.enter(key, ticket)
+    return ticket
+
+
 def lead(flights: Flights, key: str = "k") -> Seat:
-    came = flights.enter(key, ThreadBell())
+    came = enter(flights, key).outcome
     assert isinstance(came, Seat)
     return came
 
 
 def follow(flights: Flights, key: str = "k") -> Ticket:
-    came = flights.enter(key, ThreadBell())
-    assert isinstance(came, Ticket)
-    assert came.outcome is None
-    return came
+    ticket = enter(flights, key)
+    assert ticket.outcome is None
+    return ticket
 
 
 def rung(ticket: Ticket) -> bool:
@@ -82,13 +87,12 @@ class Deaf:
 
 
 def test_a_follower_who_cannot_hear_is_passed_over(flights: Flights) -> None:
-    seat, gone, second = lead(flights), flights.enter("k", Deaf()), follow(flights)
-    assert isinstance(gone, Ticket)
+    seat, gone, second = lead(flights), enter(flights, bell=Deaf()), follow(flights)
     seat.abandon()
     assert isinstance(second.outcome, Seat) and rung(second)
     assert isinstance(flights.collect(gone), Alone)
     second.outcome.finish()
-    seat, gone = lead(flights), flights.enter("k", Deaf())
+    seat, gone = lead(flights), enter(flights, bell=Deaf())
     seat.abandon()
     assert len(flights) == 0
 
@@ -121,7 +125,7 @@ def test_only_the_first_end_of_a_seat_counts(flights: Flights) -> None:
     seat.finish()
     other = lead(flights)
     seat.disperse(remember=True)
-    assert isinstance(follow(flights), Ticket)  # neither freed nor marked by the ended seat
+    follow(flights)  # neither freed nor marked by the ended seat
     other.finish()
 
 
@@ -129,7 +133,7 @@ def test_what_is_not_shareable_sends_all_alone_and_is_remembered_for_a_while(fli
     seat, follower = lead(flights), follow(flights)
     seat.disperse(remember=True)
     assert isinstance(follower.outcome, Alone)
-    assert isinstance(flights.enter("k", ThreadBell()), Alone)
+    assert isinstance(enter(flights).outcome, Alone)
     clock.now = UNSHAREABLE_SECONDS
     lead(flights)
 
@@ -151,14 +155,14 @@ def test_the_memory_of_the_unshareable_is_bounded(flights: Flights) -> None:
     for n in range(UNSHAREABLE_FLIGHTS + 1):
         lead(flights, str(n)).disperse(remember=True)
     lead(flights, "0")
-    assert isinstance(flights.enter("1", ThreadBell()), Alone)
+    assert isinstance(enter(flights, "1").outcome, Alone)
 
 
 def test_landing_is_joined_by_those_who_wait_and_by_those_who_come(flights: Flights) -> None:
     seat, waiting = lead(flights), follow(flights)
     seat.land(object(), Open())  # type: ignore[arg-type]
     assert isinstance(waiting.outcome, Landing)
-    assert isinstance(flights.enter("k", ThreadBell()), Landing)
+    assert isinstance(enter(flights).outcome, Landing)
 
 
 def test_a_claim_is_released_by_every_end(flights: Flights) -> None:

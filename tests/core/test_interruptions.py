@@ -21,7 +21,7 @@ from tests.core.scripted import Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, downloads, loops
 from vllm_http_cache.downloads import Broken, Download, Reader
-from vllm_http_cache.flights import Flights, Seat
+from vllm_http_cache.flights import Flights, Seat, Ticket
 from vllm_http_cache.loops import TaskBell, ThreadBell, in_thread, task_bell
 from vllm_http_cache.transfers import PulledDownload
 from vllm_http_cache.wire import Caller
@@ -119,16 +119,18 @@ async def test_what_a_tasks_thread_cannot_write_is_read_but_not_kept(
 
 def test_a_deserted_download_gives_up_its_seat_while_its_source_stalls(kept: Kept) -> None:
     flights = Flights()
-    seat = flights.enter("k", ThreadBell())
+    leader, follower = Ticket(ThreadBell()), Ticket(ThreadBell())
+    flights.enter("k", leader)
+    seat = leader.outcome
     assert isinstance(seat, Seat)
     download = kept.pulled(source := Pausing([b"one", b"two"]))
     download._seat = seat
     reader = attached(download)
     download.wait(reader, Caller())
     download._stir()
-    follower = flights.enter("k", ThreadBell())
+    flights.enter("k", follower)
     download.detach(reader)
-    assert isinstance(getattr(follower, "outcome", None), Seat) and not source.closed
+    assert isinstance(follower.outcome, Seat) and not source.closed
     source.go_on.set()
     assert eventually(lambda: source.closed and not kept.storage.open_writers)
     assert len(flights) == 1, "the follower's"
@@ -210,6 +212,39 @@ def test_a_pump_that_is_cancelled_before_it_begins_lets_go_of_everything(kept: K
     asyncio.run(main())
     assert (kept.bodies, kept.storage.open_writers, kept.storage.open_readers) == ([], 0, 0)
     assert not loops._running
+
+
+def test_an_interrupted_caller_leaves_no_flight_without_a_leader(cache: Cache) -> None:
+    """Wherever a signal's handler has raised: as the first that leads, and as one that waits."""
+    origin = Origin(ok(cache_control="no-store"))
+    for point in range(1, 2000):
+        if not interrupted(point, lambda: fetch(cache, origin)):
+            break
+        assert len(cache.flights) == 0, f"left behind by an interruption at point {point}"
+        cache.flights.shareable("k")
+    assert 100 < point < 1999
+
+
+def interrupted(point: int, call: Callable[[], object]) -> bool:
+    """Raise once *call* has come back from the cache's *point*-th call; whether it has come so far."""
+    count = 0
+
+    def interrupt(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        if event in ("return", "c_return") and "vllm_http_cache" in frame.f_code.co_filename:
+            count += 1
+            if count == point:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
 
 
 def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,6 +237,17 @@ def test_one_process_has_a_flight(make: Make) -> None:
     other.release()
 
 
+def test_a_claim_that_nobody_has_any_more_is_free(make: Make) -> None:
+    """A signal's handler may have raised in whoever was about to take it."""
+    one, other = make(), make()
+    assert one.claim(KEY)
+    held = one.claim(KEY)
+    assert held
+    assert other.claim(KEY) is None
+    held.release()
+    assert other.claim(KEY)
+
+
 def test_a_claim_goes_with_the_storage(make: Make) -> None:
     one, two = make(), make()
     claim = one.claim(FLIGHT)

@@ -11,6 +11,7 @@ import os
 import struct
 import sys
 import threading
+from collections import deque
 from contextlib import suppress
 from errno import ESTALE
 from typing import TYPE_CHECKING
@@ -45,6 +46,14 @@ class _OctetClaim:
         if claims is not None:
             claims._unlock(self._offset)
 
+    def forget(self) -> None:
+        """Another process has it."""
+        self._claims = None
+
+    def __del__(self) -> None:
+        if self._claims is not None:  # its holder was interrupted; no lock may be taken here
+            self._claims.lost.append(self._offset)
+
 
 class _FileClaim:
     def __init__(self, fd: int) -> None:
@@ -62,6 +71,7 @@ class Claims:
         self._home = home
         self._fd = -1
         self._closed = False
+        self.lost: deque[int] = deque()  # what is held by claims that nobody has released
         self._held: set[int] = set()  # the system lets one process take the same octet again
         self._lock = threading.Lock()
 
@@ -73,6 +83,9 @@ class Claims:
         number = int(flight[:16], 16) >> 2
         if not _SINGLE_OCTETS:
             return self._take_file(number % _FILES)
+        while self.lost:
+            with suppress(IndexError):  # another thread was faster
+                self._unlock(self.lost.popleft())
         with self._lock:
             if self._closed:
                 return NoClaim()
@@ -80,12 +93,14 @@ class Claims:
                 self._open()
             if number in self._held:
                 return None
+            claim = _OctetClaim(self, number)
             try:
                 self._set(fcntl.F_WRLCK, number)
             except BlockingIOError:
+                claim.forget()
                 return None
             self._held.add(number)
-        return _OctetClaim(self, number)
+        return claim
 
     def _stands(self) -> bool:
         """Whether the open file is the one that other processes lock."""
