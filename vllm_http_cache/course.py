@@ -231,8 +231,8 @@ class Course:
         )
         reader = download.attach()
         assert reader is not None
-        self._source = self._writer = None
         self._supply = DownloadSupply(download, reader)
+        self._source = self._writer = None
         self._led = True
         self._cache.note_download(step.key, download, self._asked_at)
         if seat is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,8 @@ class PulledDownload(Download):
         super().__init__(*rest, **more)
         self._ticker = ticker
         self._source = source
-        self._pulling = threading.Lock()
+        self._pulling = threading.RLock()  # which knows its owner, who may be interrupted at any moment
+        self._is_pulled = False
         self._owner: Reader | None = None
 
     def attach(self) -> Reader | None:
@@ -98,36 +100,57 @@ class PulledDownload(Download):
         self._ticker.watch(self)  # from now on: its owner may never read
 
     def wait(self, reader: Reader, caller: Caller) -> None:
-        if reader is self._owner and self._pulling.acquire(blocking=False):
-            self._pull(reader)
-        else:
+        if not (reader is self._owner and self._pull(reader)):
             super().wait(reader, caller)
 
     def _stir(self) -> None:
-        if self._pulling.acquire(blocking=False):
-            try:
-                threading.Thread(target=self._pull, name="vllm-http-cache download", daemon=True).start()
-            except RuntimeError:  # there are no more threads: it goes at its owner's pace
-                if self._owner not in self._readers:
-                    self._stop(Broken("there is no thread to receive this body in"))
-                self._pulling.release()
-
-    def _pull(self, reader: Reader | None = None) -> None:
-        """Receive one chunk, unless there is one for *reader* already. The caller has taken ``_pulling``."""
+        if self._is_pulled:
+            return
         try:
+            threading.Thread(target=self._pull, name="vllm-http-cache download", daemon=True).start()
+        except RuntimeError:  # there are no more threads: it goes at its owner's pace
+            if self._owner not in self._readers:
+                self._alone(lambda: self._stop(Broken("there is no thread to receive this body in")))
+
+    def _pull(self, reader: Reader | None = None) -> bool:
+        """Receive one chunk, unless there is one for *reader* already. False: another thread is receiving."""
+
+        def receive() -> None:
             if not (self._ended or (reader is not None and reader.offset < self._tail.end)):
                 self._receive_one()
+
+        return self._alone(receive)
+
+    def _alone(self, act: Callable[[], None], *, wait: bool = False) -> bool:
+        """Do what one thread at a time may. False: another is at it, and looks after what is left to do."""
+        if self._is_pulled and not wait:
+            return False
+        try:
+            if not self._pulling.acquire(blocking=wait):
+                return False
+            try:
+                self._is_pulled = True
+                act()
+            finally:
+                self._is_pulled = False
         finally:
-            self._pulling.release()
-            self._leave()
+            try:  # and call nothing before, for that could be interrupted
+                self._pulling.release()
+            except RuntimeError:  # it was not acquired
+                pass
+            else:
+                self._leave()
+        return True
 
     def _leave(self) -> None:
-        """After ``_pulling`` was held: those who found it so have left what they wanted to this thread."""
+        """After :meth:`_alone`: those who found another at it have left what they wanted to this thread."""
         with self._lock:
             self._ring(self._readers)  # who got nothing by it has to pull next
+        if self._ended:
+            return
         if self._deserted:
             self._cancel()
-        elif not (self._readers or self._ended) and self._is_here():
+        elif not self._readers and self._is_here():
             self._wind_up()
 
     def _receive_one(self) -> None:
@@ -167,21 +190,17 @@ class PulledDownload(Download):
             threading.Thread(target=self._pull_on, name="vllm-http-cache download", daemon=True).start()
 
     def _pull_on(self) -> None:
-        with self._pulling:
+        def receive_all() -> None:
             while not self._ended and not self._deserted and self._writer is not None:
                 self._receive_one()
-        self._leave()
+
+        self._alone(receive_all, wait=True)
 
     def _wind_up(self) -> None:
-        if self._pulling.acquire(blocking=False):  # otherwise whoever pulls comes to the end
-            self._pull()
+        self._pull()  # if another does, it comes to the end
 
     def _cancel(self) -> None:
-        if self._pulling.acquire(blocking=False):  # otherwise whoever is in the middle of a read does it then
-            try:
-                self._stop(Broken("nobody wanted the rest"))
-            finally:
-                self._pulling.release()
+        self._alone(lambda: self._stop(Broken("nobody wanted the rest")))
 
     def _stop(self, why: Broken) -> None:
         if not self._ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -16,10 +17,12 @@ import anyio.to_thread
 import pytest
 import trio
 
+from tests.core.memory import MemoryStorage
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
 from tests.core.scripted import Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, downloads, loops
+from vllm_http_cache.bodies import close_abandoned
 from vllm_http_cache.downloads import Broken, Download, Reader
 from vllm_http_cache.flights import Flights, Seat, Ticket
 from vllm_http_cache.loops import TaskBell, ThreadBell, in_thread, task_bell
@@ -214,14 +217,19 @@ def test_a_pump_that_is_cancelled_before_it_begins_lets_go_of_everything(kept: K
     assert not loops._running
 
 
-def test_an_interrupted_caller_leaves_no_flight_without_a_leader(cache: Cache) -> None:
-    """Wherever a signal's handler has raised: as the first that leads, and as one that waits."""
-    origin = Origin(ok(cache_control="no-store"))
+@pytest.mark.parametrize("control", ["no-store", "max-age=60"])
+def test_an_interrupted_caller_leaves_nothing_under_way(cache: Cache, storage: MemoryStorage, control: str) -> None:
+    """Wherever a signal's handler has raised: no flight without its leader, no body without its reader."""
+    origin = Origin(ok(cache_control=control))
     for point in range(1, 2000):
         if not interrupted(point, lambda: fetch(cache, origin)):
             break
+        gc.collect(0)
+        close_abandoned()
         assert len(cache.flights) == 0, f"left behind by an interruption at point {point}"
-        cache.flights.shareable("k")
+        assert all(download._ended for download in cache._downloads), f"left under way at point {point}"
+        storage.records.clear()
+        cache.flights.reset()  # and forget that it cannot be shared
     assert 100 < point < 1999
 
 
@@ -231,7 +239,8 @@ def interrupted(point: int, call: Callable[[], object]) -> bool:
 
     def interrupt(frame: Any, event: str, argument: Any) -> None:
         nonlocal count
-        if event in ("return", "c_return") and "vllm_http_cache" in frame.f_code.co_filename:
+        code = frame.f_code  # from __del__ nothing is raised
+        if event in ("return", "c_return") and "vllm_http_cache" in code.co_filename and code.co_name != "__del__":
             count += 1
             if count == point:
                 sys.setprofile(None)
