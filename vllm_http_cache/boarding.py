@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class Boarding:
         self._cache = cache
         self._caller = caller
         self._ticket = Ticket(bell)
+        self._began = time.monotonic()
 
     def enter(self) -> bool:
         """Whether to wait for the bell."""
@@ -73,12 +75,12 @@ class Boarding:
     def _lead(self, seat: Seat) -> Iterator[float]:
         """Lead once no other process does, or join what another process is receiving."""
         storage, timeout = self._cache.storage, self._caller.timeout
-        waited, pause = 0.0, FIRST_PAUSE
+        pause = FIRST_PAUSE
         while (claim := storage.claim(self.flight)) is None:
             if self._join_another_process():
                 seat.finish()
                 return
-            if waited > (CLAIM_SECONDS if timeout is None else timeout):
+            if time.monotonic() - self._began > (CLAIM_SECONDS if timeout is None else timeout):
                 if timeout is not None:
                     self.outcome = self._timed_out()
                     seat.abandon()
@@ -86,7 +88,7 @@ class Boarding:
                     seat.disperse(remember=False)
                 return
             yield pause
-            waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
+            pause = min(pause * 1.5, LONGEST_PAUSE)
         seat.claim = claim
         self.outcome = seat
         if seat.taken:  # a task was cancelled while a thread was at it

@@ -7,7 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import anyio
 import anyio.to_thread
@@ -17,7 +17,10 @@ from tests.core.memory import MemoryStorage, MemoryWriter
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, CacheOptions, boarding
+from vllm_http_cache.boarding import Boarding
+from vllm_http_cache.loops import ThreadBell
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request
+from vllm_http_cache.steps import Failed
 from vllm_http_cache.tail import CHUNK
 from vllm_http_cache.wire import Caller
 
@@ -83,6 +86,19 @@ def test_all_together_wait_once_for_a_process_that_stands_still(
     with ThreadPoolExecutor(CALLERS) as pool:
         assert set(pool.map(lambda _: fetch(cache, origin), range(CALLERS))) == {b"body"}
     assert len(tried) == 1
+
+
+def test_the_time_in_the_queue_counts_for_who_leads_after_it(
+    cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another process has the claim."""
+    monkeypatch.setattr(storage, "claim", lambda flight: None)
+    moments = iter([0.0, 1.9, 2.1])
+    monkeypatch.setattr(boarding, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    way = Boarding(cache, Caller(timeout=2.0), "flight", ThreadBell())
+    assert not way.enter()
+    assert len(list(way)) == 1
+    assert isinstance(way.outcome, Failed)
 
 
 def test_a_vary_that_is_new_parts_those_who_wait(cache: Cache) -> None:
