@@ -31,7 +31,7 @@ from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.target import cache_key, recorded_uri, redacted
 from .storage.protocol import BodyDamaged, Record, Storage
-from .transfers import PulledDownload, PumpedDownload, Ticker
+from .transfers import PulledDownload, PumpedDownload, Ticker, alet_go, let_go
 from .wire import AsyncSend, Caller, Fetched, Send
 
 if TYPE_CHECKING:
@@ -192,14 +192,14 @@ class Cache:
                         if arrived.response.status == 304:
                             with suppress(Exception):
                                 arrived.source.read()  # nothing, but then its connection can be used again
-                        arrived.source.close()
+                        let_go(arrived.source)
                     case steps.Later(later):
                         self._later(later, send)
                     case _:
                         said = course.storage_step(step)
         except BaseException:
             if (source := course.give_up()) is not None:
-                source.close()
+                let_go(source)
             raise
         finally:
             way.close()
@@ -224,7 +224,7 @@ class Cache:
                         if arrived.response.status == 304:
                             with suppress(Exception):
                                 await arrived.source.read()
-                        await arrived.source.aclose()
+                        await alet_go(arrived.source)
                     case steps.Later(later):
                         self._alater(later, send)
                     case steps.LookUp() | steps.Open() | steps.Leave():
@@ -236,8 +236,8 @@ class Cache:
                         said = await in_thread(course.storage_step, step)
         except BaseException:
             if (source := course.give_up()) is not None:
-                with anyio.CancelScope(shield=True), suppress(Exception):
-                    await source.aclose()
+                with anyio.CancelScope(shield=True):
+                    await alet_go(source)
             raise
         finally:
             way.close()

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vllm_http_cache")
 
-__all__ = ["PulledDownload", "PumpedDownload", "Ticker"]
+__all__ = ["PulledDownload", "PumpedDownload", "Ticker", "alet_go", "let_go"]
+
+
+def let_go(source: Source) -> None:
+    """Close it. Whatever that raises is nothing to those who do not want it any more."""
+    with suppress(Exception):
+        source.close()
+
+
+async def alet_go(source: AsyncSource) -> None:
+    """The same for a task."""
+    with suppress(Exception):
+        await source.aclose()
 
 
 class Ticker:
@@ -170,7 +182,7 @@ class PulledDownload(Download):
             raise
         finally:
             if self._ended:
-                self._source.close()
+                let_go(self._source)
 
     def _interrupted(self) -> None:
         """Whoever received has broken off anywhere: what is in the tail may not be what came."""
@@ -204,7 +216,7 @@ class PulledDownload(Download):
 
     def _stop(self, why: Broken) -> None:
         if not self._ended:
-            self._source.close()
+            let_go(self._source)
             self._fail(why)
 
 
@@ -250,8 +262,7 @@ class PumpedDownload(Download):
             try:
                 if not self._task.is_lost():  # otherwise nothing can be awaited
                     with anyio.CancelScope(shield=True):
-                        with suppress(Exception):
-                            await self._source.aclose()
+                        await alet_go(self._source)
                         await in_thread(end)
             finally:
                 end()  # a loop that ends cancels in spite of the shield, perhaps before the thread has begun

@@ -19,7 +19,7 @@ import trio
 
 from tests.core.memory import MemoryStorage
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
-from tests.core.scripted import Origin, afetch, fetch, get, ok, whole
+from tests.core.scripted import Body, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, downloads, loops
 from vllm_http_cache.bodies import close_abandoned
@@ -254,6 +254,45 @@ def interrupted(point: int, call: Callable[[], object]) -> bool:
     finally:
         sys.setprofile(None)
     return False
+
+
+class Stuck(Source):
+    def close(self) -> None:
+        raise OSError("not connected")
+
+
+class AsyncStuck(AsyncSource):
+    async def aclose(self) -> None:
+        raise OSError("not connected")
+
+
+@pytest.mark.anyio
+async def test_what_closing_a_source_raises_is_nobodys(kept: Kept) -> None:
+    pulled = kept.pulled(Stuck(CHUNKS))
+    pulled.detach(attached(pulled))
+    another = kept.pulled(Stuck(CHUNKS))
+    assert read_all(another, attached(another)) == WHOLE
+    pumped = kept.pumped(AsyncStuck(CHUNKS))
+    assert await aread_all(pumped, attached(pumped)) == WHOLE
+    assert (pulled._ended, len(kept.bodies), kept.storage.open_writers) == (True, 2, 0)
+
+
+@pytest.mark.anyio
+async def test_a_validation_whose_source_cannot_be_closed_is_one(
+    cache: Cache, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = Origin(ok(cache_control="max-age=1", etag='"1"'))
+    fetch(cache, origin)
+    origin.answer = lambda _: (304, {"ETag": '"1"', "Cache-Control": "max-age=1"}, [])
+
+    def stuck(self: Body) -> None:
+        raise OSError("not connected")
+
+    monkeypatch.setattr(Body, "close", stuck)
+    clock.now += 10
+    assert fetch(cache, origin) == b"body"
+    clock.now += 10
+    assert await afetch(cache, origin) == b"body"
 
 
 def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
