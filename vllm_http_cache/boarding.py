@@ -76,7 +76,7 @@ class Boarding:
         """Lead once no other process does, or join what another process is receiving."""
         storage, timeout = self._cache.storage, self._caller.timeout
         pause = FIRST_PAUSE
-        while (claim := storage.claim(self.flight)) is None:
+        while (claim := seat.claim or storage.claim(self.flight)) is None:
             if self._join_another_process():
                 seat.finish()
                 return

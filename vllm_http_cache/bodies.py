@@ -6,9 +6,9 @@ supply breaks, goes on with a request of its own for the same representation, sk
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -36,10 +36,11 @@ __all__ = [
     "close_abandoned",
 ]
 
+log = logging.getLogger("vllm_http_cache")
+
 TURN = 1024**2  # octets given without waiting before other tasks have their turn
 POLL = 0.01  # seconds between looks at a body that another process is writing
 POLLS_PER_WRITER = 20  # looks after which we try whether its writer is still alive
-
 
 _abandoned: SimpleQueue[Supply] = SimpleQueue()  # its put may be called while its own get is under way: by a collector
 
@@ -47,8 +48,12 @@ _abandoned: SimpleQueue[Supply] = SimpleQueue()  # its put may be called while i
 def close_abandoned() -> None:
     """Close the supplies of bodies that were thrown away unclosed. Their collector may run inside any lock of ours."""
     while not _abandoned.empty():
-        with suppress(Empty):
+        try:
             _abandoned.get_nowait().close()
+        except Empty:  # another thread was faster
+            pass
+        except Exception:  # of whoever threw it away, and not of this caller
+            log.exception("a body that was thrown away could not be closed")
 
 
 class Supply(Protocol):

@@ -34,7 +34,7 @@ UNSHAREABLE_FLIGHTS = 4096
 class Ticket:
     """A caller's way into a flight. A Seat as its ``outcome`` leads, a Landing may be joined, None waits for *bell*.
 
-    It is the caller's before it enters, so that one who is interrupted at any moment can give back what it got.
+    It is the caller's own before it enters, so that one who is interrupted at any moment can give back what it got.
     """
 
     __slots__ = ("bell", "flight", "outcome")
@@ -56,10 +56,11 @@ class Landing:
 
 
 class _Flight:
-    __slots__ = ("key", "landing", "queue")
+    __slots__ = ("key", "landing", "queue", "seat")
 
     def __init__(self, key: str) -> None:
         self.key = key
+        self.seat: Seat | None = None  # of who leads now
         self.queue: deque[Ticket] = deque()
         self.landing: Landing | None = None
 
@@ -67,11 +68,12 @@ class _Flight:
 class Seat(Lead):
     """The leader's. Exactly one of its ends counts: the first of finish, disperse and abandon."""
 
-    __slots__ = ("_flight", "_flights", "claim", "taken")
+    __slots__ = ("_flight", "_flights", "bell", "claim", "taken")
 
-    def __init__(self, flights: Flights, flight: _Flight) -> None:
+    def __init__(self, flights: Flights, flight: _Flight, bell: Bell) -> None:
         self._flights = flights
         self._flight = flight
+        self.bell = bell
         self.taken = False
         self.claim: Claim | None = None
 
@@ -127,10 +129,8 @@ class Flights:
                     return
                 del self._unshareable[key]
             flight = self._flights.get(key)
-            if flight is None:
-                flight = _Flight(key)
-                ticket.outcome = Seat(self, flight)
-                self._flights[key] = flight
+            if flight is None or (flight.landing is None and flight.seat is not None and flight.seat.bell.is_lost()):
+                self._lead(flight or _Flight(key), ticket)
                 return
             landing = flight.landing
             if landing is not None and (landing.download.joinable() or landing.download.is_lost()):
@@ -138,6 +138,14 @@ class Flights:
                 return
             ticket.flight = flight
             flight.queue.append(ticket)
+
+    def _lead(self, flight: _Flight, ticket: Ticket) -> None:
+        """Lead what nobody leads, or no more: those who wait go with the new leader."""
+        lost = flight.seat
+        flight.seat = ticket.outcome = Seat(self, flight, ticket.bell)
+        self._flights[flight.key] = flight
+        if lost is not None:
+            lost.taken, flight.seat.claim, lost.claim = True, lost.claim, None
 
     def collect(self, ticket: Ticket) -> Seat | Landing | Again | Alone | None:
         """What the ticket tells; None when nothing yet, and then it waits no longer."""
@@ -176,7 +184,8 @@ class Flights:
         flight.landing = None
         while flight.queue:
             ticket = flight.queue.popleft()
-            if self._tell(ticket, Seat(self, flight)):
+            flight.seat = Seat(self, flight, ticket.bell)
+            if self._tell(ticket, flight.seat):
                 return
             ticket.outcome = Alone()  # nobody heard it: it is the next one's turn
         if self._flights.get(flight.key) is flight:

@@ -31,6 +31,9 @@ class Bell(Protocol):
     def ring(self) -> bool:
         """False: the waiter's loop has ended, and nobody hears it."""
 
+    def is_lost(self) -> bool:
+        """Has the waiter's loop ended, and the waiter with it or never?"""
+
 
 class ThreadBell:
     """A bell that a thread waits for."""
@@ -43,6 +46,9 @@ class ThreadBell:
     def ring(self) -> bool:
         self._event.set()
         return True
+
+    def is_lost(self) -> bool:
+        return False
 
     def wait(self, timeout: float | None) -> bool:
         """Whether it rang within *timeout* seconds."""
@@ -74,6 +80,9 @@ class _AsyncioBell:
         self._set(True)  # waking a loop from within would cost a system call
         return True
 
+    def is_lost(self) -> bool:
+        return self._loop.is_closed()
+
     def _set(self, rang: bool) -> None:
         if not self._future.done():
             self._future.set_result(rang)
@@ -96,6 +105,9 @@ class _TrioBell:
 
     def ring(self) -> bool:
         return self._soon(self._event.set)
+
+    def is_lost(self) -> bool:
+        return not self._soon(lambda: None)
 
     async def wait(self, timeout: float | None) -> bool:
         with anyio.move_on_after(timeout):

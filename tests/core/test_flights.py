@@ -79,11 +79,23 @@ def test_abandon_wakes_exactly_one_who_then_leads(flights: Flights) -> None:
     assert isinstance(second.outcome, Again)
 
 
+class Claimed:
+    released = 0
+
+    def release(self) -> None:
+        self.released += 1
+
+
 class Deaf:
     """The bell of a loop that has been closed."""
 
     def ring(self) -> bool:
         return False
+
+    lost = True
+
+    def is_lost(self) -> bool:
+        return self.lost
 
 
 def test_a_follower_who_cannot_hear_is_passed_over(flights: Flights) -> None:
@@ -94,6 +106,21 @@ def test_a_follower_who_cannot_hear_is_passed_over(flights: Flights) -> None:
     second.outcome.finish()
     seat, gone = lead(flights), enter(flights, bell=Deaf())
     seat.abandon()
+    assert len(flights) == 0
+
+
+def test_who_comes_after_a_leader_whose_loop_was_closed_leads_all_who_wait(flights: Flights) -> None:
+    bell = Deaf()
+    bell.lost = False
+    lost, waiting = enter(flights, bell=bell).outcome, follow(flights)
+    assert isinstance(lost, Seat)
+    bell.lost = True
+    claim = lost.claim = Claimed()
+    seat = lead(flights)
+    lost.abandon()  # by a collector, too late
+    assert waiting.outcome is None and seat.claim is claim and not claim.released
+    seat.finish()
+    assert isinstance(waiting.outcome, Again) and claim.released
     assert len(flights) == 0
 
 
@@ -166,15 +193,9 @@ def test_landing_is_joined_by_those_who_wait_and_by_those_who_come(flights: Flig
 
 
 def test_a_claim_is_released_by_every_end(flights: Flights) -> None:
-    released = []
-
-    class Claim:
-        def release(self) -> None:
-            released.append(1)
-
     for end in (Seat.finish, Seat.abandon, lambda seat: seat.disperse(remember=False)):
         seat = lead(flights)
-        seat.claim = Claim()
+        claim = seat.claim = Claimed()
         end(seat)
         end(seat)
-    assert len(released) == 3
+        assert claim.released == 1

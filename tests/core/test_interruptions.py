@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import anyio.to_thread
@@ -311,17 +312,39 @@ def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.Mon
     loops._end_lost()
 
 
+def test_who_follows_a_leader_whose_loop_was_closed_before_its_answer_leads(cache: Cache) -> None:
+    origin = Origin(ok(cache_control="max-age=60"))
+    origin.held.clear()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> asyncio.Task[bytes]:
+        task = asyncio.ensure_future(afetch(cache, origin))
+        while not origin.arrived.is_set():
+            await asyncio.sleep(0.001)
+        return task
+
+    task = loop.run_until_complete(begin())
+    loop.close()
+    origin.held.set()
+    assert fetch(cache, origin) == b"body"
+    assert len(origin) == 2
+    with suppress(RuntimeError):
+        task.get_coro().close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    assert len(cache.flights) == 0
+
+
 def test_a_bell_says_whether_it_can_be_heard() -> None:
     async def made() -> TaskBell:
         return task_bell()
 
     loop = asyncio.new_event_loop()
     heard = loop.run_until_complete(made())
-    assert heard.ring()
+    assert heard.ring() and not heard.is_lost()
     loop.close()
     for deaf in (heard, trio.run(made)):
-        assert not deaf.ring()
-    assert ThreadBell().ring()
+        assert not deaf.ring() and deaf.is_lost()
+    assert ThreadBell().ring() and not ThreadBell().is_lost()
 
 
 class Begun:

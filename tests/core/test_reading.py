@@ -144,3 +144,17 @@ def test_a_veto_reaches_the_request_that_goes_on(cache: Cache, storage: MemorySt
     assert len(storage.records) == 1
     fetched.refuse()
     assert storage.records == {} and len(origin) == 2
+
+
+@pytest.mark.errors_are_logged
+def test_what_was_thrown_away_and_cannot_be_closed_harms_nobody_else(
+    cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stuck(Short):
+        def close(self) -> None:
+            raise OSError("cannot be closed")
+
+    stuck: Any = Stuck()
+    CachedBody(stuck, Caller(), None, None)  # and nobody has it
+    assert fetch(cache, Origin(ok())) == b"body"
+    assert "could not be closed" in caplog.text
