@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ pytest.importorskip("vllm.connections")
 from vllm.connections import global_http_connection as connection
 
 from tests.origin import Answer, Origin
+from tests.storage.helpers import eventually
 from tests.vllm.conftest import Plugin
 from tests.vllm.media import Fetch
 from vllm_http_cache.rfc9111.cachestatus import CacheStatus
 from vllm_http_cache.rfc9111.message import Response
 from vllm_http_cache.vllm.answers import DRAINED, adrain, drain
+from vllm_http_cache.vllm.attempt import is_being_stored
 from vllm_http_cache.wire import Fetched
 
 FRESH = {"Cache-Control": "max-age=600", "ETag": '"1"'}
@@ -72,6 +75,46 @@ class AsyncEndless(Endless):
 
     async def aclose(self) -> None:
         self.closed = True
+
+
+class Stalled(Endless):
+    """One that has nothing to give for as long as a client would wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def read(self) -> bytes:
+        self.go_on.wait(20)
+        return b""
+
+
+def test_a_content_that_does_not_come_holds_nobody_up() -> None:
+    unwanted = Stalled()
+    drain(Fetched(Response(404), unwanted, status=CacheStatus(forward="uri-miss", stored=True)))
+    assert not unwanted.closed, "it is still waited for"
+    unwanted.go_on.set()
+    assert eventually(lambda: unwanted.closed)
+
+
+def test_the_content_of_a_failure_is_not_read(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
+    """It will not be kept, whatever the origin says."""
+    plugin.start()
+    go_on = threading.Event()
+    url = origin.on("/a", Answer(503, FRESH, [b"b", go_on, b"usy"], length=4))
+    fetched: list[Fetched] = []
+
+    def note(it: Fetched) -> bool:
+        fetched.append(it)
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_MEDIA_FETCH_MAX_RETRIES", "1")
+        patch.setattr("vllm_http_cache.vllm.answers.is_being_stored", note)
+        with pytest.raises(Exception, match="503"):
+            fetch.octets(url)
+    go_on.set()
+    assert fetched and not any(is_being_stored(it) for it in fetched)
 
 
 @pytest.mark.parametrize("stored, most", [(True, DRAINED + 1000), (False, 0)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import aclosing, closing, suppress
@@ -227,10 +228,21 @@ def request_info(hop: Hop) -> aiohttp.RequestInfo:
 
 def drain(fetched: Fetched) -> None:
     """Read what nobody wants, a redirect's content or an error's, so that it is stored; if it can soon be had."""
-    drained, end = 0, time.monotonic() + PATIENCE
-    with closing(fetched.body) as body, suppress(Exception):
-        while is_being_stored(fetched) and drained < DRAINED and time.monotonic() < end and (data := body.read()):
-            drained += len(data)
+    end = time.monotonic() + PATIENCE
+
+    def read() -> None:
+        drained = 0
+        with closing(fetched.body) as body, suppress(Exception):
+            while drained < DRAINED and time.monotonic() < end and (data := body.read()):
+                drained += len(data)
+
+    if is_being_stored(fetched):
+        reading = threading.Thread(target=read, name="vllm-http-cache drain", daemon=True)
+        with suppress(RuntimeError):  # there are no more threads
+            reading.start()
+            reading.join(PATIENCE)  # a read may wait for as long as the caller would
+            return
+    fetched.body.close()
 
 
 async def adrain(fetched: Fetched, deadline: float | None) -> None:

@@ -100,6 +100,7 @@ def _keep_no_failure(fetched: Fetched) -> None:
     """What the origin says for how long it will fail is not kept: vLLM asks again, and is to be answered anew."""
     if fetched.response.status >= 500:
         fetched.refuse()
+        fetched.status = replace(fetched.status, stored=False)
 
 
 class _Allowance:
