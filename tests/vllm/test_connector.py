@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("vllm.connections")
 
+import aiohttp
+import requests
 from vllm.connections import HTTPConnection, HTTPResponseSizeExceededError, MediaRequestDownloadBudget
 from vllm.connections import global_http_connection as connection
 from vllm.exceptions import VLLMUnprocessableEntityError
@@ -208,6 +210,19 @@ def test_request_budget(
     fetch("audio", url, download_budget=budget)
     with pytest.raises(VLLMUnprocessableEntityError, match="REQUEST_DOWNLOAD_SIZE_MB=1"):
         fetch("audio", url, download_budget=budget)
+
+
+def test_what_came_of_a_content_that_broke_counts(
+    plugin: Plugin, origin: Origin, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As "including retried attempts" has it."""
+    plugin.start()
+    monkeypatch.setenv("VLLM_MEDIA_FETCH_MAX_RETRIES", "1")
+    url = origin.on("/a.wav", Answer(fields=FRESH, body=bytes(600_000), length=700_000, end="cut"))
+    budget = MediaRequestDownloadBudget()
+    with pytest.raises((requests.RequestException, aiohttp.ClientError)):
+        fetch("audio", url, download_budget=budget)
+    assert budget.used == 600_000
 
 
 def test_a_limit_is_noticed_while_more_would_come(

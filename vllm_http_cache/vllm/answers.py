@@ -76,10 +76,12 @@ class _Raw:
         """The content in pieces of at most *size* octets, as they come; in one where they would be joined."""
         if self._reading.joins:
             whole = BytesIO()
-            for piece in self._pieces():
-                whole.write(piece)
-            if whole.tell():
-                yield whole.getvalue()
+            try:
+                for piece in self._pieces():
+                    whole.write(piece)
+            finally:  # vLLM counts what came of a content that breaks, too
+                if whole.tell():
+                    yield whole.getvalue()
             return
         for piece in self._pieces():
             yield from _slices(piece, size)
@@ -176,10 +178,12 @@ class AsyncAnswer:
         """The content in pieces of at most *n* octets, as they come; in one where they would be joined."""
         if self._reading.joins:
             whole = BytesIO()
-            async for piece in self.iter_any():
-                whole.write(piece)
-            if whole.tell():
-                yield whole.getvalue()
+            try:
+                async for piece in self.iter_any():
+                    whole.write(piece)
+            finally:
+                if whole.tell():
+                    yield whole.getvalue()
             return
         async for piece in self.iter_any():
             for part in _slices(piece, n):
