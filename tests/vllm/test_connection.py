@@ -120,12 +120,14 @@ async def json_whatever_it_is(url: str) -> object:
 def test_text_and_json(plugin: Plugin, origin: Origin) -> None:
     plugin.start()
     text = origin.on("/text", Answer(fields={**FRESH, "Content-Type": "text/plain; charset=latin-1"}, body=b"\xdc"))
+    unknown = origin.on("/b", Answer(fields={**FRESH, "Content-Type": "text/plain; charset=x"}, body="Ü".encode()))
     data = origin.on("/json", Answer(fields={**FRESH, "Content-Type": "application/json"}, body=b'{"a": [1]}'))
     page = origin.on("/page", Answer(fields={**FRESH, "Content-Type": "text/html"}, body=b"{}"))
     for _ in range(2):
         assert connection.get_text(text) == "Ü"
         assert connection.get_json(data) == {"a": [1]}
         assert asyncio.run(connection.async_get_text(text)) == "Ü"
+        assert asyncio.run(connection.async_get_text(unknown)) == "Ü"
         assert asyncio.run(connection.async_get_json(data)) == {"a": [1]}
         with pytest.raises(aiohttp.ContentTypeError):
             asyncio.run(connection.async_get_json(page))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import re
 import threading
@@ -196,7 +197,10 @@ class AsyncAnswer:
 
     async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
         charset = CHARSET.search(self.headers.get("Content-Type", ""))
-        return (await self.read()).decode(encoding or (charset[1] if charset else "utf-8"), errors)
+        if encoding is None and charset is not None:
+            with suppress(LookupError):
+                encoding = codecs.lookup(charset[1]).name
+        return (await self.read()).decode(encoding or "utf-8", errors)
 
     async def json(
         self,
