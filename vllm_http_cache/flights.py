@@ -94,10 +94,15 @@ class Seat(Lead):
         self._end(lambda: self._flights._promote(self._flight))
 
     def _end(self, tell: Callable[[], None]) -> None:
+        self._release()  # before anybody is told, who will want it
         with self._flights._lock:
             if not self.taken:
                 tell()
             self.taken = True
+        self._release()  # if it came meanwhile
+
+    def _release(self) -> None:
+        with self._flights._lock:
             claim, self.claim = self.claim, None
         if claim is not None:
             claim.release()

@@ -8,6 +8,7 @@ import threading
 import anyio
 import pytest
 
+from tests.core.memory import MemoryWriter
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
 from tests.storage.helpers import eventually
 from vllm_http_cache.coding import coding_check
@@ -324,14 +325,18 @@ async def test_a_pump_without_room_goes_at_its_readers_pace(kept: Kept) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_pump_without_room_does_not_outlive_its_reader(kept: Kept) -> None:
+async def test_a_pump_without_room_does_not_outlive_its_reader(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even when all octets have come, and only their end has not."""
     source = AsyncSource([bytes(PumpedDownload.longest_tail)] * 2)
     download = kept.pumped(source, 2 * PumpedDownload.longest_tail)
-    kept.storage.room = 0
-    reader = attached(download)
+    reader, writer, all_here = attached(download), download._writer, threading.Event()
+    assert isinstance(writer, MemoryWriter)
+    monkeypatch.setattr(writer, "write", lambda data: all_here.wait(10) and False)
     with anyio.fail_after(10):
         while len(download._tail) < 2 * PumpedDownload.longest_tail:
+            await anyio.sleep(0.001)
+        all_here.set()
+        while download._writer is not None:
             await anyio.sleep(0.001)
         download.detach(reader)
         while not (source.closed and kept.storage.open_readers == 0):
