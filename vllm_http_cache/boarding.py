@@ -24,7 +24,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.05  # seconds between two tries for a clai
 class Boarding:
     """:meth:`enter`, wait for the bell if it says so, and pause as iteration says; then ``outcome`` is there.
 
-    Whatever it was interrupted in, :meth:`seat` tells what must be given back.
+    A caller who is interrupted, wherever, has to :meth:`leave`.
     """
 
     def __init__(self, cache: Cache, caller: Caller, flight: str, bell: Bell) -> None:
@@ -34,6 +34,7 @@ class Boarding:
         self._caller = caller
         self._ticket = Ticket(bell)
         self._began = time.monotonic()
+        self._left = False
 
     def enter(self) -> bool:
         """Whether to wait for the bell."""
@@ -45,8 +46,21 @@ class Boarding:
         came = self._cache.flights.collect(self._ticket)
         return came if isinstance(came, Seat) else None
 
+    def leave(self) -> None:
+        """Give back what this caller has got."""
+        self._left = True
+        if (seat := self.seat()) is not None:
+            seat.abandon()
+        if isinstance(self.outcome, Joined):
+            self.outcome.body.close()
+
     def __iter__(self) -> Iterator[float]:
         """Seconds to pause before looking again."""
+        yield from self._board()
+        if self._left:  # while a thread was at it
+            self.leave()
+
+    def _board(self) -> Iterator[float]:
         came = self._cache.flights.collect(self._ticket)
         if came is None:
             self.outcome = self._timed_out()
@@ -91,5 +105,3 @@ class Boarding:
             pause = min(pause * 1.5, LONGEST_PAUSE)
         seat.claim = claim
         self.outcome = seat
-        if seat.taken:  # a task was cancelled while a thread was at it
-            seat.finish()

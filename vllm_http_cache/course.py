@@ -316,13 +316,10 @@ class Course:
             writer, self._writer = self._writer, None
         if writer is not None:
             writer.abort()
-        if (seat := self._seat()) is not None:
-            seat.abandon()
-        supply = self._supply
-        if supply is None and self._boarding is not None and isinstance(self._boarding.outcome, Joined):
-            supply = self._boarding.outcome.body
-        if supply is not None:
-            supply.close()
+        if self._boarding is not None:
+            self._boarding.leave()
+        if self._supply is not None:
+            self._supply.close()
         return self._source
 
 

@@ -14,13 +14,13 @@ import anyio.to_thread
 import pytest
 
 from tests.core.memory import MemoryStorage, MemoryWriter
-from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
+from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, nothing_left, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, CacheOptions, boarding
 from vllm_http_cache.boarding import Boarding
 from vllm_http_cache.loops import ThreadBell
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request
-from vllm_http_cache.steps import Failed
+from vllm_http_cache.steps import Failed, Joined
 from vllm_http_cache.tail import CHUNK
 from vllm_http_cache.wire import Caller
 
@@ -86,6 +86,20 @@ def test_all_together_wait_once_for_a_process_that_stands_still(
     with ThreadPoolExecutor(CALLERS) as pool:
         assert set(pool.map(lambda _: fetch(cache, origin), range(CALLERS))) == {b"body"}
     assert len(tried) == 1
+
+
+def test_a_caller_who_has_left_stays_in_nobodys_way(cache: Cache, storage: MemoryStorage) -> None:
+    """Its thread may still be at it, for a storage behind a network."""
+    fetched = cache.fetch(get(), Origin(ok(b"body", cache_control=FRESH)).send)
+    ((flight, landed),) = cache.flights._flights.items()
+    late = Boarding(cache, Caller(), flight, ThreadBell())
+    assert not late.enter()
+    late.leave()
+    assert list(late) == []
+    assert isinstance(late.outcome, Joined)
+    assert landed.landing and len(landed.landing.download._readers) == 1
+    fetched.body.close()
+    assert nothing_left(cache, storage)
 
 
 def test_the_time_in_the_queue_counts_for_who_leads_after_it(
