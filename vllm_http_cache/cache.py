@@ -304,14 +304,15 @@ class Cache:
     def close(self) -> None:
         """End what runs in the background and close the storage. Idempotent; bodies being read stay readable.
 
-        Requests after it are forwarded, and nothing is stored of them.
+        Requests after it are forwarded, and nothing is stored of them. What of bodies is thrown away unclosed after it,
+        the next request closes, or the next call.
         Validations in threads cannot be cut short; they are waited for, for a second at most.
         """
+        close_abandoned()
         with self._lock:
             closed, self._closed = self._closed, True
         if closed:
             return
-        close_abandoned()
         deadline = time.monotonic() + CLOSING_SECONDS
         background = tuple(self._background.values())
         for work in background:

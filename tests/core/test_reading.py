@@ -158,3 +158,14 @@ def test_what_was_thrown_away_and_cannot_be_closed_harms_nobody_else(
     CachedBody(stuck, Caller(), None, None)  # and nobody has it
     assert fetch(cache, Origin(ok())) == b"body"
     assert "could not be closed" in caplog.text
+
+
+def test_what_is_thrown_away_after_the_end_is_closed_at_the_next_call(cache: Cache, storage: MemoryStorage) -> None:
+    origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"some", b"more"]))
+    fetched = cache.fetch(get(), origin.send)
+    cache.close()
+    del fetched
+    assert not origin.bodies[0].closed
+    cache.close()
+    assert origin.bodies[0].closed
+    assert nothing_left(cache, storage)

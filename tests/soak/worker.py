@@ -183,6 +183,7 @@ def main(folder: str, base: str, seed: int, seconds: float, max_size: int) -> No
     left: list[str] = []
     for _ in range(200):  # threads that were closing what a caller gave up
         gc.collect()
+        cache.close()  # and what has been collected only now
         if not (left := sorted(open_files() - files)) and threading.active_count() <= threads:
             break
         time.sleep(0.01)
