@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from .bodies import DownloadSupply, ForeignSupply
+from .downloads import LOOK
 from .flights import Landing, Seat, Ticket
 from .steps import Again, Alone, Failed, Joined
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Boarding"]
 
+B = TypeVar("B", bound="Bell")
+
 CLAIM_SECONDS = 30.0  # how long a caller without a time-out of its own waits for a leader in another process
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.05  # seconds between two tries for a claim
 
 
 class Boarding:
-    """:meth:`enter`, wait for the bell if it says so, and pause as iteration says; then ``outcome`` is there.
+    """:meth:`enter`, wait for :meth:`bells` if it says so, and pause as iteration says; then ``outcome`` is there.
 
     A caller who is interrupted, wherever, has to :meth:`leave`.
     """
@@ -40,6 +43,14 @@ class Boarding:
         """Whether to wait for the bell."""
         self._cache.flights.enter(self.flight, self._ticket)
         return self._ticket.outcome is None
+
+    def bells(self, make: Callable[[], B]) -> Iterator[tuple[B, float]]:
+        """Bells to wait for, and for how long: now and then it is seen whether anybody still leads."""
+        left, flights = self._caller.timeout, self._cache.flights
+        while flights.still_waits(self._ticket, bell := make()):
+            yield bell, LOOK if left is None else min(left, LOOK)
+            if left is not None and (left := left - LOOK) <= 0:
+                return
 
     def seat(self) -> Seat | None:
         """The seat, if this caller leads; it must be given up by whoever does not use it."""
@@ -94,7 +105,7 @@ class Boarding:
             if self._join_another_process():
                 seat.finish()
                 return
-            if time.monotonic() - self._began > (CLAIM_SECONDS if timeout is None else timeout):
+            if pause > FIRST_PAUSE and time.monotonic() - self._began > (CLAIM_SECONDS if timeout is None else timeout):
                 if timeout is not None:
                     self.outcome = self._timed_out()
                     seat.abandon()

@@ -33,6 +33,7 @@ __all__ = [
     "ForeignSupply",
     "StoredSupply",
     "Supply",
+    "abandon",
     "close_abandoned",
 ]
 
@@ -42,11 +43,21 @@ TURN = 1024**2  # octets given without waiting before other tasks have their tur
 POLL = 0.01  # seconds between looks at a body that another process is writing
 POLLS_PER_WRITER = 20  # looks after which we try whether its writer is still alive
 
-_abandoned: SimpleQueue[Supply] = SimpleQueue()  # its put may be called while its own get is under way: by a collector
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_abandoned: SimpleQueue[Closable] = SimpleQueue()  # a collector may call its put while its own get is under way
+
+
+def abandon(thing: Closable) -> None:
+    """Have it closed later. For what a collector has found, which may run inside any lock of ours."""
+    _abandoned.put(thing)
 
 
 def close_abandoned() -> None:
-    """Close the supplies of bodies that were thrown away unclosed. Their collector may run inside any lock of ours."""
+    """Close what was thrown away unclosed."""
     while not _abandoned.empty():
         try:
             _abandoned.get_nowait().close()
@@ -266,7 +277,7 @@ class _Body:
 
     def __del__(self) -> None:
         if self._supply is not None:
-            _abandoned.put(self._supply)
+            abandon(self._supply)
 
 
 class CachedBody(_Body):

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import anyio
 
 from . import steps
-from .bodies import AsyncCachedBody, CachedBody, StoredSupply, close_abandoned
+from .bodies import AsyncCachedBody, CachedBody, StoredSupply, abandon, close_abandoned
 from .course import Course
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
@@ -234,6 +234,9 @@ class Cache:
                             said = await in_thread(course.storage_step, step)
                     case _:
                         said = await in_thread(course.storage_step, step)
+        except GeneratorExit:  # by a collector; nothing can be awaited
+            abandon(course)
+            raise
         except BaseException:
             if (source := course.give_up()) is not None:
                 with anyio.CancelScope(shield=True):

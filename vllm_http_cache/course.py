@@ -133,17 +133,21 @@ class Course:
     def enter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
         if in_a_loop():  # which may be the one that we would wait for
             return Alone()
-        boarding = self._boarding = Boarding(self._cache, self.caller, flight, bell := ThreadBell())
+        boarding = self._boarding = Boarding(self._cache, self.caller, flight, ThreadBell())
         if boarding.enter():
-            bell.wait(self.caller.timeout)
+            for bell, seconds in boarding.bells(ThreadBell):
+                if bell.wait(seconds):
+                    break
         for pause in boarding:
             time.sleep(pause)
         return boarding.outcome
 
     async def aenter(self, flight: str) -> Seat | Joined | Again | Alone | Failed:
-        boarding = self._boarding = Boarding(self._cache, self.caller, flight, bell := task_bell())
+        boarding = self._boarding = Boarding(self._cache, self.caller, flight, task_bell())
         if boarding.enter():
-            await bell.wait(self.caller.timeout)
+            for bell, seconds in boarding.bells(task_bell):
+                if await bell.wait(seconds):
+                    break
         look = partial(next, iter(boarding), None)
         remote = self._cache.storage.remote
         while (pause := await in_thread(look) if remote else look()) is not None:  # noqa: ASYNC110 - no disk rings
@@ -308,6 +312,10 @@ class Course:
                 body.continued.refuse()
 
         return refuse
+
+    def close(self) -> None:
+        """Give up, where nobody can wait for a source to close."""
+        self.give_up()
 
     def give_up(self) -> Any:
         """The exchange ended early: leave nothing behind. Returns a source that is still to be closed, or None."""

@@ -134,7 +134,7 @@ class Flights:
                     return
                 del self._unshareable[key]
             flight = self._flights.get(key)
-            if flight is None or (flight.landing is None and flight.seat is not None and flight.seat.bell.is_lost()):
+            if flight is None or (flight.landing is None and _is_lost(flight)):
                 self._lead(flight or _Flight(key), ticket)
                 return
             landing = flight.landing
@@ -151,6 +151,16 @@ class Flights:
         self._flights[flight.key] = flight
         if lost is not None:
             lost.taken, flight.seat.claim, lost.claim = True, lost.claim, None
+
+    def still_waits(self, ticket: Ticket, bell: Bell) -> bool:
+        """Whether to go on waiting, for *bell* from now on. Who finds that its leader is lost leads."""
+        with self._lock:
+            flight = ticket.flight
+            if ticket.outcome is None and flight is not None and flight.landing is None and _is_lost(flight):
+                flight.queue.remove(ticket)
+                self._lead(flight, ticket)
+            ticket.bell = bell
+            return ticket.outcome is None
 
     def collect(self, ticket: Ticket) -> Seat | Landing | Again | Alone | None:
         """What the ticket tells; None when nothing yet, and then it waits no longer."""
@@ -204,3 +214,8 @@ class Flights:
         """Whether it can be heard."""
         ticket.outcome = outcome
         return ticket.bell.ring()
+
+
+def _is_lost(flight: _Flight) -> bool:
+    """Has the event loop of its leader ended, and the leader with it or never?"""
+    return flight.seat is not None and flight.seat.bell.is_lost()

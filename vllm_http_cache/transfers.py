@@ -100,7 +100,7 @@ class PulledDownload(Download):
         self._ticker = ticker
         self._source = source
         self._pulling = threading.RLock()  # which knows its owner, who may be interrupted at any moment
-        self._is_pulled = False
+        self._is_pulled = self._stopped = False
         self._owner: Reader | None = None
 
     def attach(self) -> Reader | None:
@@ -158,7 +158,7 @@ class PulledDownload(Download):
         """After :meth:`_alone`: those who found another at it have left what they wanted to this thread."""
         with self._lock:
             self._ring(self._readers)  # who got nothing by it has to pull next
-        if self._ended:
+        if self._ended or self._stopped:
             return
         if self._deserted:
             self._cancel()
@@ -215,7 +215,8 @@ class PulledDownload(Download):
         self._alone(lambda: self._stop(Broken("nobody wanted the rest")))
 
     def _stop(self, why: Broken) -> None:
-        if not self._ended:
+        if not (self._ended or self._stopped):
+            self._stopped = True
             let_go(self._source)
             self._fail(why)
 

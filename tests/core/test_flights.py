@@ -124,6 +124,20 @@ def test_who_comes_after_a_leader_whose_loop_was_closed_leads_all_who_wait(fligh
     assert len(flights) == 0
 
 
+def test_who_waits_and_looks_leads_in_place_of_a_leader_whose_loop_was_closed(flights: Flights) -> None:
+    bell = Deaf()
+    bell.lost = False
+    enter(flights, bell=bell)
+    first, second = follow(flights), follow(flights)
+    assert flights.still_waits(first, another := ThreadBell())
+    bell.lost = True
+    assert not flights.still_waits(second, ThreadBell())
+    assert isinstance(second.outcome, Seat)
+    assert flights.still_waits(first, another)
+    second.outcome.abandon()
+    assert isinstance(first.outcome, Seat) and another.wait(0)
+
+
 def test_a_follower_who_waits_no_longer_is_not_woken(flights: Flights) -> None:
     seat, first, second = lead(flights), follow(flights), follow(flights)
     assert flights.collect(first) is None

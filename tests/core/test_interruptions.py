@@ -22,7 +22,7 @@ from tests.core.memory import MemoryStorage
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
 from tests.core.scripted import Body, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
-from vllm_http_cache import Cache, downloads, loops
+from vllm_http_cache import Cache, boarding, downloads, loops
 from vllm_http_cache.bodies import close_abandoned
 from vllm_http_cache.downloads import Broken, Download, Reader
 from vllm_http_cache.flights import Flights, Seat, Ticket
@@ -332,6 +332,71 @@ def test_who_follows_a_leader_whose_loop_was_closed_before_its_answer_leads(cach
         task.get_coro().close()
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     assert len(cache.flights) == 0
+
+
+def test_who_waits_for_a_leader_whose_loop_is_closed_leads(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boarding, "LOOK", 0.01)
+    origin = Origin(ok(cache_control="max-age=60"))
+    origin.held.clear()
+    loop = asyncio.new_event_loop()
+    kept: list[asyncio.Task[bytes]] = []
+    got: list[bytes] = []
+    follower = threading.Thread(target=lambda: got.append(fetch(cache, origin)))
+
+    async def begin() -> None:
+        kept.append(asyncio.ensure_future(afetch(cache, origin)))
+        while not origin.arrived.is_set():
+            await asyncio.sleep(0.001)
+        follower.start()
+        while not any(flight.queue for flight in cache.flights._flights.values()):
+            await asyncio.sleep(0.001)
+
+    loop.run_until_complete(begin())
+    loop.close()
+    origin.held.set()
+    follower.join(10)
+    assert got == [b"body"]
+    kept[0]._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_a_collector_takes_no_lock(cache: Cache) -> None:
+    """What it finds of a loop that was closed may be found inside any lock."""
+    origin = Origin(ok(cache_control="max-age=60"))
+    origin.held.clear()
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        task = asyncio.ensure_future(afetch(cache, origin))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        while not origin.arrived.is_set():
+            await asyncio.sleep(0.001)
+
+    loop.run_until_complete(begin())
+    loop.close()
+    del loop
+
+    def collect() -> None:
+        with cache.flights._lock, cache.forgotten._lock, cache._lock:
+            gc.collect()
+
+    collector = threading.Thread(target=collect, daemon=True)
+    collector.start()
+    collector.join(10)
+    assert not collector.is_alive()
+    close_abandoned()
+    assert len(cache.flights) == 0
+
+
+def test_a_download_that_cannot_be_stopped_is_not_stopped_again(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    download = kept.pulled(Source(CHUNKS))
+    reader = attached(download)
+
+    def stuck() -> None:
+        raise OSError("scripted")
+
+    monkeypatch.setattr(download._writer, "abort", stuck)
+    with pytest.raises(OSError, match="scripted"):
+        download.detach(reader)
 
 
 def test_a_bell_says_whether_it_can_be_heard() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from errno import EACCES
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tests.storage.helpers import (
     v1,
 )
 from tests.stress import stress
-from vllm_http_cache.storage import slots
+from vllm_http_cache.storage import files, slots
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.ledger import Page
@@ -134,6 +135,26 @@ def test_where_the_locks_of_other_hosts_are_not_seen_the_claim_tells_of_a_writer
     claim.release()
     assert growing.orphaned()
     growing.close()
+
+
+def test_a_body_whose_writer_cannot_be_looked_for_is_not_waited_for(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = actors.start(actors.write_and_wait, tmp_path / "cache", 100)
+    assert eventually((tmp_path / f"ready-{writer.pid}").exists)
+    storage = make()
+    growing = storage.growing(actors.FLIGHT)
+    assert growing
+    assert not growing.orphaned()
+
+    def refuse(home: object, path: str) -> bool:
+        raise PermissionError(EACCES, "scripted")
+
+    monkeypatch.setattr(files, "has_died", refuse)
+    assert growing.orphaned()
+    growing.close()
+    writer.kill()
+    writer.join()
 
 
 def test_room_held_by_the_dead_is_room(make: Make, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 import signal
 import threading
@@ -246,6 +247,27 @@ def test_a_claim_that_nobody_has_any_more_is_free(make: Make) -> None:
     assert other.claim(KEY) is None
     held.release()
     assert other.claim(KEY)
+
+
+def test_a_claim_that_could_not_be_made_frees_nobodys(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = make(), make()
+    one.open()
+    place = one._access.place
+    assert place
+    failure: OSError | None = None
+    with monkeypatch.context() as patch:
+        patch.setattr(place.claims, "_set", lambda kind, offset: fail(errno.ENOLCK)())
+        try:
+            place.claims.take(KEY)
+        except OSError as error:
+            failure = error  # and with it the frames of the call
+    assert failure
+    held = one.claim(KEY)
+    del failure
+    gc.collect()
+    assert one.claim(key("another"))
+    assert other.claim(KEY) is None
+    assert held
 
 
 def test_a_claim_goes_with_the_storage(make: Make) -> None:

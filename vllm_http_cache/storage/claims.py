@@ -47,7 +47,7 @@ class _OctetClaim:
             claims._unlock(self._offset)
 
     def forget(self) -> None:
-        """Another process has it."""
+        """It could not be had."""
         self._claims = None
 
     def __del__(self) -> None:
@@ -95,11 +95,14 @@ class Claims:
                 return None
             claim = _OctetClaim(self, number)
             try:
+                self._held.add(number)
                 self._set(fcntl.F_WRLCK, number)
-            except BlockingIOError:
+            except OSError as error:
+                self._held.discard(number)
                 claim.forget()
-                return None
-            self._held.add(number)
+                if isinstance(error, BlockingIOError):
+                    return None
+                raise
         return claim
 
     def _stands(self) -> bool:

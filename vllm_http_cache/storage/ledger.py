@@ -149,12 +149,13 @@ class Ledger:
 
         :raises TimeoutError: another process kept it for too long.
         """
+        patience = PATIENCE if time.monotonic() >= self._impatient_until else IMPATIENCE
         try:
-            if not self._mutex.acquire(timeout=PATIENCE) or self._entered:  # by a signal's handler, once more
+            if not self._mutex.acquire(timeout=patience) or self._entered:  # by a signal's handler, once more
                 raise TimeoutError(errno.ETIMEDOUT, "the ledger was not released in time")
             try:
                 self._entered = True
-                self._lock(PATIENCE if time.monotonic() >= self._impatient_until else IMPATIENCE)
+                self._lock(patience)
                 yield self._load()
             finally:
                 self._entered = False

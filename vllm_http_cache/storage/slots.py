@@ -129,7 +129,7 @@ def has_died(home: Home, path: str) -> bool:
     """
     number = int(path.split("/")[1].removesuffix(".d"))
     try:
-        life = Descriptor(home.open(f"writers/{number}", os.O_RDWR))
+        life = Descriptor(home.open(f"writers/{number}", os.O_RDWR if home.remote else os.O_RDONLY))
     except FileNotFoundError:
         return True
     return _is_dead(home, number, life)

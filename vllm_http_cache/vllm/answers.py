@@ -80,9 +80,11 @@ class _Raw:
             try:
                 for piece in self._pieces():
                     whole.write(piece)
-            finally:  # vLLM counts what came of a content that breaks, too
-                if whole.tell():
-                    yield whole.getvalue()
+            except Exception:  # vLLM counts what came of a content that breaks, too
+                yield whole.getvalue()
+                raise
+            if whole.tell():
+                yield whole.getvalue()
             return
         for piece in self._pieces():
             yield from _slices(piece, size)
@@ -182,9 +184,11 @@ class AsyncAnswer:
             try:
                 async for piece in self.iter_any():
                     whole.write(piece)
-            finally:
-                if whole.tell():
-                    yield whole.getvalue()
+            except Exception:
+                yield whole.getvalue()
+                raise
+            if whole.tell():
+                yield whole.getvalue()
             return
         async for piece in self.iter_any():
             for part in _slices(piece, n):
