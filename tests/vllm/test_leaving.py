@@ -54,6 +54,32 @@ def test_time_that_has_passed_since_the_answer_counts(plugin: Plugin, origin: Or
     asyncio.run(late())
 
 
+def test_a_cancelled_load_ends_with_what_has_come(plugin: Plugin, origin: Origin) -> None:
+    plugin.start()
+    rest = threading.Event()
+    url = origin.on("/a", Answer(fields=FRESH, body=[b"x" * 1000, rest], length=2000))
+    given: list[bytes] = []
+
+    async def read() -> None:
+        async with await connection.get_async_response(url) as answer:
+            answer._reading._attempt.joined = 10_000
+            async for piece in answer.content.iter_chunked(100):
+                given.append(piece)  # noqa: PERF401 - those before an error too
+
+    async def cancelled() -> None:
+        reading = asyncio.create_task(read())
+        while not origin.requests:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(cancelled())
+    rest.set()
+    assert given == []
+
+
 class Endless:
     """A body without an end, which counts what was taken of it."""
 
