@@ -299,6 +299,7 @@ def test_where_locks_are_of_files_a_flight_is_claimed_all_the_same(make: Make, m
     assert two.claim(FLIGHT) is None
     claim.release()
     assert two.claim(FLIGHT)
+    assert one.claim(FLIGHT), "nobody has kept the last one"
 
 
 @pytest.mark.parametrize("code", [None, errno.ESTALE], ids=["replaced", "stale"])

@@ -63,6 +63,8 @@ class _FileClaim:
         fd, self._fd = self._fd, -1
         shut(fd)
 
+    __del__ = release
+
 
 class Claims:
     """The claims of one process."""
