@@ -49,10 +49,12 @@ def clip(folder: Path, frames: int = 4) -> bytes:
 class Octets:
     """A MediaIO that decodes nothing, or only fails."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, most: int | None = None) -> None:
         self._error = error
+        self._most = most
 
-    def get_max_bytes(self) -> None: ...
+    def get_max_bytes(self) -> int | None:
+        return self._most
 
     def load_bytes(self, data: bytes) -> bytes:
         if self._error is not None:

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,11 +23,12 @@ pytest.importorskip("vllm.connections")
 import aiohttp
 import requests
 from vllm.connections import global_http_connection as connection
+from vllm.exceptions import VLLMUnprocessableEntityError
 from vllm.multimodal.media import MediaConnector
 
 from tests.origin import Answer, Origin
 from tests.vllm.conftest import Plugin
-from tests.vllm.media import Fetch, picture
+from tests.vllm.media import Fetch, Octets, picture
 
 FRESH = {"Cache-Control": "max-age=600", "ETag": '"1"'}
 TEXT = "Ü" * 100_000
@@ -64,15 +66,22 @@ def test_content_codings(plugin: Plugin, origin: Origin, fetch: Fetch, coder: st
         assert origin.count() == 1
 
 
+@pytest.mark.parametrize("framing", ["chunked", "length"])
 def test_a_bomb_is_stopped_at_the_limit(
-    plugin: Plugin, origin: Origin, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, origin: Origin, fetch: Fetch, framing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """While it is decoded, and not after."""
     plugin.start()
     monkeypatch.setenv("VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB", "1")
-    bomb = gzip.compress(bytes(300 * 1024 * 1024), 1)
-    url = origin.on("/a", Answer(fields={**FRESH, "Content-Encoding": "gzip"}, body=bomb, framing="chunked"))
-    with pytest.raises(ValueError, match="MAX_MEDIA_DOWNLOAD_SIZE_MB"):
-        fetch.octets(url)
+    bomb = gzip.compress(bytes(100 * 1024 * 1024))
+    url = origin.on("/a", Answer(fields={**FRESH, "Content-Encoding": "gzip"}, body=bomb, framing=framing))
+    tracemalloc.start()
+    try:
+        with pytest.raises(VLLMUnprocessableEntityError):
+            fetch.load(url, Octets(most=1024**2))
+        assert tracemalloc.get_traced_memory()[1] < 50 * 1024**2
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from tests.vllm.conftest import Plugin
 from tests.vllm.media import Fetch
 from vllm_http_cache.rfc9111.cachestatus import CacheStatus
 from vllm_http_cache.rfc9111.message import Response
-from vllm_http_cache.vllm.answers import DRAINED, adrain, drain
-from vllm_http_cache.vllm.attempt import is_being_stored
+from vllm_http_cache.vllm.answers import DRAINED, AsyncAnswer, adrain, drain
+from vllm_http_cache.vllm.attempt import Attempt, is_being_stored
+from vllm_http_cache.vllm.hops import first_hop
 from vllm_http_cache.wire import Fetched
 
 FRESH = {"Cache-Control": "max-age=600", "ETag": '"1"'}
@@ -99,8 +100,34 @@ class AsyncEndless(Endless):
     async def read(self) -> bytes:  # type: ignore[override]
         return super().read()
 
+    def ready(self) -> None: ...
+
     async def aclose(self) -> None:
         self.closed = True
+
+
+def test_what_is_no_error_is_not_read_when_it_is_left() -> None:
+    """vLLM leaves what is too large, at its beginning or in the middle."""
+
+    async def left(read: int) -> int:
+        status = CacheStatus(forward="uri-miss", stored=True)
+        fetched = Fetched(Response(200), body := AsyncEndless(), status=status)
+        answer = AsyncAnswer(first_hop("http://a.test/", {}), fetched, Attempt("http://a.test/"), None)
+        pieces = answer.iter_any()
+        for _ in range(read):
+            await anext(pieces)
+        await answer.aclose()
+        assert body.closed
+        return body.taken
+
+    assert [asyncio.run(left(read)) for read in (0, 2)] == [0, 2000]
+
+
+def test_what_has_no_content_by_its_status_is_kept(plugin: Plugin, origin: Origin, fetch: Fetch) -> None:
+    plugin.start()
+    url = origin.on("/a", Answer(204, FRESH))
+    assert [fetch.octets(url) for _ in range(2)] == [b""] * 2
+    assert origin.count() == 1
 
 
 class Stalled(Endless):
