@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,7 +35,7 @@ class Boarding:
         self._cache = cache
         self._caller = caller
         self._ticket = Ticket(bell)
-        self._began = time.monotonic()
+        self._began = cache.flights.clock()
         self._left = False
 
     def enter(self) -> bool:
@@ -99,13 +98,13 @@ class Boarding:
 
     def _lead(self, seat: Seat) -> Iterator[float]:
         """Lead once no other process does, or join what another process is receiving."""
-        storage, timeout = self._cache.storage, self._caller.timeout
+        storage, clock, timeout = self._cache.storage, self._cache.flights.clock, self._caller.timeout
         pause = FIRST_PAUSE
         while (claim := seat.claim or storage.claim(self.flight)) is None:
             if self._join_another_process():
                 seat.finish()
                 return
-            if pause > FIRST_PAUSE and time.monotonic() - self._began > (CLAIM_SECONDS if timeout is None else timeout):
+            if clock() - self._began > (CLAIM_SECONDS if timeout is None else timeout):
                 if timeout is not None:
                     self.outcome = self._timed_out()
                     seat.abandon()

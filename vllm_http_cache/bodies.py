@@ -6,16 +6,15 @@ supply breaks, goes on with a request of its own for the same representation, sk
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
 from xxhash import xxh3_128
 
+from .abandoned import abandon
 from .downloads import Broken, Download, Reader
 from .loops import in_thread
 from .rfc9111.framing import announced_length
@@ -33,38 +32,11 @@ __all__ = [
     "ForeignSupply",
     "StoredSupply",
     "Supply",
-    "abandon",
-    "close_abandoned",
 ]
-
-log = logging.getLogger("vllm_http_cache")
 
 TURN = 1024**2  # octets given without waiting before other tasks have their turn
 POLL = 0.01  # seconds between looks at a body that another process is writing
 POLLS_PER_WRITER = 20  # looks after which we try whether its writer is still alive
-
-
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
-_abandoned: SimpleQueue[Closable] = SimpleQueue()  # a collector may call its put while its own get is under way
-
-
-def abandon(thing: Closable) -> None:
-    """Have it closed later. For what a collector has found, which may run inside any lock of ours."""
-    _abandoned.put(thing)
-
-
-def close_abandoned() -> None:
-    """Close what was thrown away unclosed."""
-    while not _abandoned.empty():
-        try:
-            _abandoned.get_nowait().close()
-        except Empty:  # another thread was faster
-            pass
-        except Exception:  # of whoever threw it away, and not of this caller
-            log.exception("a body that was thrown away could not be closed")
 
 
 class Supply(Protocol):

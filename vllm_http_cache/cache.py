@@ -19,7 +19,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import anyio
 
 from . import steps
-from .bodies import AsyncCachedBody, CachedBody, StoredSupply, abandon, close_abandoned
+from .abandoned import abandon, close_abandoned
+from .bodies import AsyncCachedBody, CachedBody, StoredSupply
 from .course import Course
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
@@ -189,10 +190,7 @@ class Cache:
                     case steps.Store():
                         said = course.store(course.create(step), step, partial(PulledDownload, self._ticker))
                     case steps.Discard(arrived):
-                        if arrived.response.status == 304:
-                            with suppress(Exception):
-                                arrived.source.read()  # nothing, but then its connection can be used again
-                        let_go(arrived.source)
+                        course.discard(arrived)
                     case steps.Later(later):
                         self._later(later, send)
                     case _:
@@ -221,10 +219,7 @@ class Cache:
                     case steps.Store():
                         said = course.store(await in_thread(course.create, step), step, PumpedDownload)
                     case steps.Discard(arrived):
-                        if arrived.response.status == 304:
-                            with suppress(Exception):
-                                await arrived.source.read()
-                        await alet_go(arrived.source)
+                        await course.adiscard(arrived)
                     case steps.Later(later):
                         self._alater(later, send)
                     case steps.LookUp() | steps.Open() | steps.Leave():

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
 from .storage.protocol import BodyDamaged, BodyWriter
 from .tail import CHUNK
+from .transfers import alet_go, let_go
 from .wire import AsyncSend, Caller, Fetched, Reply, Send
 
 if TYPE_CHECKING:
@@ -127,6 +129,19 @@ class Course:
         if self._cache.metrics is not None:
             self._cache.metrics.forwarded(max(0.0, now - asked))
         return Arrived(reply.response, reply.source, asked, now, reply.framed, reply.legible, reply.native)
+
+    def discard(self, arrived: Arrived) -> None:
+        """What came is of no use; its connection may be."""
+        if arrived.response.status == 304:
+            with suppress(Exception):
+                arrived.source.read()  # nothing, but then its connection can be used again
+        let_go(arrived.source)
+
+    async def adiscard(self, arrived: Arrived) -> None:
+        if arrived.response.status == 304:
+            with suppress(Exception):
+                await arrived.source.read()
+        await alet_go(arrived.source)
 
     # Single flight.
 

@@ -94,14 +94,14 @@ class Seat(Lead):
         self._end(lambda: self._flights._promote(self._flight))
 
     def _end(self, tell: Callable[[], None]) -> None:
-        self._release()  # before anybody is told, who will want it
+        self._release_claim()  # before anybody is told, who will want it
         with self._flights._lock:
             if not self.taken:
                 tell()
             self.taken = True
-        self._release()  # if it came meanwhile
+        self._release_claim()  # if it came meanwhile
 
-    def _release(self) -> None:
+    def _release_claim(self) -> None:
         with self._flights._lock:
             claim, self.claim = self.claim, None
         if claim is not None:
@@ -112,7 +112,7 @@ class Flights:
     """The flights of one process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
         self.reset()
 
     def reset(self) -> None:
@@ -129,7 +129,7 @@ class Flights:
         with self._lock:
             until = self._unshareable.get(key)
             if until is not None:
-                if self._clock() < until:
+                if self.clock() < until:
                     ticket.outcome = Alone()
                     return
                 del self._unshareable[key]
@@ -176,12 +176,12 @@ class Flights:
             with self._lock:
                 self._unshareable.pop(key, None)
 
-    # What follows is called with the lock, but for the first.
-
     def _land(self, flight: _Flight, landing: Landing) -> None:
         with self._lock:
             flight.landing = landing
             self._tell_all(flight, landing)
+
+    # Called with the lock.
 
     def _release(self, flight: _Flight, outcome: Any) -> None:
         if self._flights.get(flight.key) is flight:
@@ -192,7 +192,7 @@ class Flights:
         if remember:
             if len(self._unshareable) >= UNSHAREABLE_FLIGHTS:
                 self._unshareable.pop(next(iter(self._unshareable)))
-            self._unshareable[flight.key] = self._clock() + UNSHAREABLE_SECONDS
+            self._unshareable[flight.key] = self.clock() + UNSHAREABLE_SECONDS
         self._release(flight, Alone())
 
     def _promote(self, flight: _Flight) -> None:

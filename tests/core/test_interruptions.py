@@ -23,7 +23,7 @@ from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, are
 from tests.core.scripted import Body, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, boarding, downloads, loops
-from vllm_http_cache.bodies import close_abandoned
+from vllm_http_cache.abandoned import close_abandoned
 from vllm_http_cache.downloads import Broken, Download, Reader
 from vllm_http_cache.flights import Flights, Seat, Ticket
 from vllm_http_cache.loops import TaskBell, ThreadBell, in_thread, task_bell

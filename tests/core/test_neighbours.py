@@ -7,7 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import anyio
 import anyio.to_thread
@@ -107,8 +107,8 @@ def test_the_time_in_the_queue_counts_for_who_leads_after_it(
 ) -> None:
     """While another process has the claim."""
     monkeypatch.setattr(storage, "claim", lambda flight: None)
-    moments = iter([0.0, 2.1])
-    monkeypatch.setattr(boarding, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    moments = iter([0.0, 1.9, 2.1])
+    monkeypatch.setattr(cache.flights, "clock", lambda: next(moments))
     way = Boarding(cache, Caller(timeout=2.0), "flight", ThreadBell())
     assert not way.enter()
     assert len(list(way)) == 1
