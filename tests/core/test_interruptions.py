@@ -1,8 +1,7 @@
-"""What is broken off where nobody expects it: by a signal's handler, by a loop that is closed, by a fork."""
+"""What is broken off where nobody expects it: by a signal's handler, by a disk, by a fork."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
@@ -11,22 +10,19 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
-import anyio.to_thread
 import pytest
-import trio
 
 from tests.core.memory import MemoryStorage
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, Pausing, Source, aread_all, attached, read_all
 from tests.core.scripted import Body, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import eventually
-from vllm_http_cache import Cache, boarding, downloads, loops
+from vllm_http_cache import Cache
 from vllm_http_cache.abandoned import close_abandoned
 from vllm_http_cache.downloads import Broken, Download, Reader
 from vllm_http_cache.flights import Flights, Seat, Ticket
-from vllm_http_cache.loops import TaskBell, ThreadBell, in_thread, task_bell
+from vllm_http_cache.loops import ThreadBell
 from vllm_http_cache.transfers import PulledDownload
 from vllm_http_cache.wire import Caller
 
@@ -140,84 +136,6 @@ def test_a_deserted_download_gives_up_its_seat_while_its_source_stalls(kept: Kep
     assert len(flights) == 1, "the follower's"
 
 
-def test_what_a_closed_loop_was_receiving_lets_go_of_everything(kept: Kept) -> None:
-    async def begin() -> Download:
-        download = kept.pumped(AsyncSource(CHUNKS, held=True))
-        reader = attached(download)
-        await asyncio.sleep(0)
-        download.detach(reader)
-        return download
-
-    def run_and_close() -> Download:
-        loop = asyncio.new_event_loop()
-        download = loop.run_until_complete(begin())
-        loop.close()
-        return download
-
-    first, _ = run_and_close(), run_and_close()
-    assert first._ended and kept.storage.open_writers == 1
-    loops._end_lost()
-    assert kept.storage.open_writers == kept.storage.open_readers == 0
-    assert not [loop for loop in loops._running if loop.is_closed()]
-
-
-@pytest.mark.anyio
-async def test_without_threads_a_loop_waits_itself(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run_sync(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
-    origin = Origin(ok(b"x" * 3_000_000, cache_control="max-age=60"))
-    assert [await afetch(cache, origin) for _ in range(2)] == [b"x" * 3_000_000] * 2
-    assert len(origin) == 1
-
-
-@pytest.mark.anyio
-async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
-    calls: list[int] = []
-
-    def call(number: int) -> None:
-        calls.append(number)
-        raise RuntimeError("its own")
-
-    with pytest.raises(RuntimeError, match="its own"):
-        await in_thread(call, 1)
-    assert calls == [1]
-
-
-def test_a_loop_whose_tasks_have_ended_is_kept_by_nobody(kept: Kept) -> None:
-    async def receive() -> bytes:
-        download = kept.pumped(AsyncSource(CHUNKS))
-        whole = await aread_all(download, attached(download))
-        while asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.sleep(0)
-        return whole
-
-    loop = asyncio.new_event_loop()
-    assert loop.run_until_complete(receive()) == WHOLE
-    assert loop not in loops._running
-    loop.close()
-
-
-def test_a_pump_that_is_cancelled_before_it_begins_lets_go_of_everything(kept: Kept) -> None:
-    """By whoever cancels all tasks of a loop."""
-
-    async def main() -> None:
-        download = kept.pumped(source := AsyncSource(CHUNKS))
-        reader = attached(download)
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        with pytest.raises(Broken, match="has ended"):
-            async with asyncio.timeout(10):
-                await aread_all(download, reader)
-        download.detach(reader)
-        assert source.closed
-
-    asyncio.run(main())
-    assert (kept.bodies, kept.storage.open_writers, kept.storage.open_readers) == ([], 0, 0)
-    assert not loops._running
-
-
 @pytest.mark.parametrize("control", ["no-store", "max-age=60"])
 def test_an_interrupted_caller_leaves_nothing_under_way(cache: Cache, storage: MemoryStorage, control: str) -> None:
     """Wherever a signal's handler has raised: no flight without its leader, no body without its reader."""
@@ -296,97 +214,6 @@ async def test_a_validation_whose_source_cannot_be_closed_is_one(
     assert await afetch(cache, origin) == b"body"
 
 
-def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def begin() -> tuple[Download, Reader]:
-        download = kept.pumped(AsyncSource(CHUNKS, held=True))
-        attached(download)
-        await asyncio.sleep(0)
-        return download, attached(download)
-
-    monkeypatch.setattr(downloads, "LOOK", 0.01)
-    loop = asyncio.new_event_loop()
-    download, follower = loop.run_until_complete(begin())
-    loop.close()
-    with pytest.raises(Broken, match="event loop"):
-        read_all(download, follower, Caller(timeout=1.0))
-    loops._end_lost()
-
-
-def test_who_follows_a_leader_whose_loop_was_closed_before_its_answer_leads(cache: Cache) -> None:
-    origin = Origin(ok(cache_control="max-age=60"))
-    origin.held.clear()
-    loop = asyncio.new_event_loop()
-
-    async def begin() -> asyncio.Task[bytes]:
-        task = asyncio.ensure_future(afetch(cache, origin))
-        while not origin.arrived.is_set():
-            await asyncio.sleep(0.001)
-        return task
-
-    task = loop.run_until_complete(begin())
-    loop.close()
-    origin.held.set()
-    assert fetch(cache, origin) == b"body"
-    assert len(origin) == 2
-    with suppress(RuntimeError):
-        task.get_coro().close()
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    assert len(cache.flights) == 0
-
-
-def test_who_waits_for_a_leader_whose_loop_is_closed_leads(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boarding, "LOOK", 0.01)
-    origin = Origin(ok(cache_control="max-age=60"))
-    origin.held.clear()
-    loop = asyncio.new_event_loop()
-    kept: list[asyncio.Task[bytes]] = []
-    got: list[bytes] = []
-    follower = threading.Thread(target=lambda: got.append(fetch(cache, origin)))
-
-    async def begin() -> None:
-        kept.append(asyncio.ensure_future(afetch(cache, origin)))
-        while not origin.arrived.is_set():
-            await asyncio.sleep(0.001)
-        follower.start()
-        while not any(flight.queue for flight in cache.flights._flights.values()):
-            await asyncio.sleep(0.001)
-
-    loop.run_until_complete(begin())
-    loop.close()
-    origin.held.set()
-    follower.join(10)
-    assert got == [b"body"]
-    kept[0]._log_destroy_pending = False  # type: ignore[attr-defined]
-
-
-def test_a_collector_takes_no_lock(cache: Cache) -> None:
-    """What it finds of a loop that was closed may be found inside any lock."""
-    origin = Origin(ok(cache_control="max-age=60"))
-    origin.held.clear()
-    loop = asyncio.new_event_loop()
-
-    async def begin() -> None:
-        task = asyncio.ensure_future(afetch(cache, origin))
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        while not origin.arrived.is_set():
-            await asyncio.sleep(0.001)
-
-    loop.run_until_complete(begin())
-    loop.close()
-    del loop
-
-    def collect() -> None:
-        with cache.flights._lock, cache.forgotten._lock, cache._lock:
-            gc.collect()
-
-    collector = threading.Thread(target=collect, daemon=True)
-    collector.start()
-    collector.join(10)
-    assert not collector.is_alive()
-    close_abandoned()
-    assert len(cache.flights) == 0
-
-
 def test_a_download_that_cannot_be_stopped_is_not_stopped_again(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     download = kept.pulled(Source(CHUNKS))
     reader = attached(download)
@@ -397,19 +224,6 @@ def test_a_download_that_cannot_be_stopped_is_not_stopped_again(kept: Kept, monk
     monkeypatch.setattr(download._writer, "abort", stuck)
     with pytest.raises(OSError, match="scripted"):
         download.detach(reader)
-
-
-def test_a_bell_says_whether_it_can_be_heard() -> None:
-    async def made() -> TaskBell:
-        return task_bell()
-
-    loop = asyncio.new_event_loop()
-    heard = loop.run_until_complete(made())
-    assert heard.ring() and not heard.is_lost()
-    loop.close()
-    for deaf in (heard, trio.run(made)):
-        assert not deaf.ring() and deaf.is_lost()
-    assert ThreadBell().ring() and not ThreadBell().is_lost()
 
 
 class Begun:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from errno import EACCES
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from vllm_http_cache.storage import files, slots
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.ledger import Page
+from vllm_http_cache.storage.protocol import Growing
 from vllm_http_cache.storage.records import names
 from vllm_http_cache.storage.toolbox import sweep, usage, verify
 
@@ -112,15 +114,20 @@ def test_what_the_dead_leave_is_reclaimed_at_the_next_store(make: Make, tmp_path
     growing.close()
 
 
+def being_written(make: Make, tmp_path: Path) -> tuple[BaseProcess, FileStorage, Growing]:
+    """A process that is writing a body, and a storage that follows it."""
+    writer = actors.start(actors.write_and_wait, tmp_path / "cache", 100)
+    assert eventually((tmp_path / f"ready-{writer.pid}").exists)
+    storage = make()
+    growing = storage.growing(actors.FLIGHT)
+    assert growing
+    return writer, storage, growing
+
+
 def test_where_the_locks_of_other_hosts_are_not_seen_the_claim_tells_of_a_writer(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead = actors.start(actors.write_and_wait, tmp_path / "cache", 100)
-    assert eventually((tmp_path / f"ready-{dead.pid}").exists)
-    storage = make()
-    storage.open()
-    growing = storage.growing(actors.FLIGHT)
-    assert growing
+    dead, storage, growing = being_written(make, tmp_path)
     dead.kill()
     dead.join()
     monkeypatch.setattr(slots, "_is_seen_here", lambda home, life: False)
@@ -140,11 +147,7 @@ def test_where_the_locks_of_other_hosts_are_not_seen_the_claim_tells_of_a_writer
 def test_a_body_whose_writer_cannot_be_looked_for_is_not_waited_for(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = actors.start(actors.write_and_wait, tmp_path / "cache", 100)
-    assert eventually((tmp_path / f"ready-{writer.pid}").exists)
-    storage = make()
-    growing = storage.growing(actors.FLIGHT)
-    assert growing
+    writer, _, growing = being_written(make, tmp_path)
     assert not growing.orphaned()
 
     def refuse(home: object, path: str) -> bool:
