@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .coding import CodingCheck
 from .loops import ThreadBell, task_bell
-from .tail import CHUNK, Tail
+from .tail import CHUNK, Tail, batches
 
 if TYPE_CHECKING:
     from .flights import Seat
@@ -33,7 +33,7 @@ log = logging.getLogger("vllm_http_cache")
 
 B = TypeVar("B", bound="Bell")
 
-LARGE = 16 * 1024  # octets of a chunk from which on copying it costs more than writing it alone
+SMALL = 4 * 1024  # octets of a chunk up to which joining it to others costs less than writing it by itself
 LOOK = 1.0  # seconds between looks whether anybody still receives
 PACE = 0.05  # seconds after which the octets of a slow body are written without waiting for more
 
@@ -73,7 +73,7 @@ class Download:
     :param clock: seconds that only go forward.
     """
 
-    longest_tail = 256 * 1024  # octets received but not yet written
+    longest_tail = 1024 * 1024  # octets received but not yet written
 
     def __init__(
         self,
@@ -241,11 +241,9 @@ class Download:
         writer = self._writer
         if writer is None or not chunks:
             return
-        size = sum(map(len, chunks))
         stored = None
         try:
-            pieces = chunks if size >= len(chunks) * LARGE else (b"".join(chunks),)
-            stored = all(self._store(writer, data) for data in pieces)
+            stored = all(self._store(writer, batch) for batch in batches(chunks))
         finally:
             if not stored:
                 self._store_no_more(writer, remember=stored is False)
@@ -255,10 +253,13 @@ class Download:
                 self._tail.shift(len(chunks))
                 self._on_disk = self._tail.start
 
-    def _store(self, writer: BodyWriter, data: bytes) -> bool:
+    def _store(self, writer: BodyWriter, pieces: tuple[bytes, ...]) -> bool:
+        if sum(map(len, pieces)) < len(pieces) * SMALL:
+            pieces = (b"".join(pieces),)
         if self._coding is not None:
-            self._coding.feed(data)
-        return writer.write(data)
+            for data in pieces:
+                self._coding.feed(data)
+        return writer.write(*pieces)
 
     def _store_no_more(self, writer: BodyWriter, *, remember: bool) -> None:
         with self._lock:

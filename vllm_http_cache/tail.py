@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 
-__all__ = ["CHUNK", "Tail"]
+__all__ = ["CHUNK", "Tail", "batches"]
 
-CHUNK = 256 * 1024  # octets given out at once, and the rest of the last chunk
+CHUNK = 256 * 1024  # octets given out at once
+JOINED = 64 * 1024  # octets up to which chunks are joined; beyond, copying them costs more than it saves
+BATCH = 256 * 1024  # octets written at once; more at once gets no faster
+
+
+def batches(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:
+    """Them all, in groups of at most BATCH octets, of at least one chunk."""
+    group: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        if group and size + len(chunk) > BATCH:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(chunk)
+        size += len(chunk)
+    if group:
+        yield tuple(group)
 
 
 class Tail:
@@ -49,7 +66,10 @@ class Tail:
         self.start = self.end
 
     def read(self, offset: int) -> bytes | None:
-        """CHUNK octets from *offset* on, and the rest of the last chunk, or all there is; None where it has none."""
+        """The octets from *offset* to the end of its chunk, joined by further chunks as JOINED allows.
+
+        None where it has none.
+        """
         if not self.start <= offset < self.end:
             return None
         start, chunks = self.end, []
@@ -58,10 +78,8 @@ class Tail:
             chunks.append(chunk)
             if start <= offset:
                 break
-        pieces, size = [], 0
-        while chunks and size < CHUNK:
-            piece = chunks.pop()[max(0, offset - start) :]
-            start = offset  # what follows is wanted whole
-            pieces.append(piece)
-            size += len(piece)
+        pieces = [chunks.pop()[max(0, offset - start) :]]
+        size = len(pieces[0])
+        while chunks and (size := size + len(chunks[-1])) <= JOINED:
+            pieces.append(chunks.pop())
         return b"".join(pieces)

@@ -229,8 +229,6 @@ def _broken(error: Exception, time_outs: tuple[type[Exception], ...]) -> Broken:
 class PumpedDownload(Download):
     """From an asynchronous source: a task of its own pumps, and another has a thread write meanwhile."""
 
-    longest_tail = 1024 * 1024  # more than of others: each time it is written, a thread has to be woken
-
     def __init__(self, source: AsyncSource, *rest: Any, **more: Any) -> None:
         super().__init__(*rest, **more)
         self._source = source

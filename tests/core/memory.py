@@ -39,7 +39,8 @@ class MemoryWriter:
         self._data = bytearray()
         storage.open_writers += 1
 
-    def write(self, data: bytes) -> bool:
+    def write(self, *pieces: bytes) -> bool:
+        data = b"".join(pieces)
         if len(self._data) + len(data) > self._storage.room:
             return False
         self._data += data

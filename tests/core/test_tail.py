@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.storage.helpers import patched
 from vllm_http_cache import tail
 from vllm_http_cache.tail import Tail
 
@@ -55,20 +58,37 @@ TestWriting = Writing.TestCase
 
 
 @given(st.lists(CHUNKS, min_size=1), st.data())
-def test_it_gives_out_so_much_at_once_and_the_rest_of_a_chunk(chunks: list[bytes], data: st.DataObject) -> None:
+def test_it_gives_out_the_rest_of_a_chunk_and_as_many_whole_ones_as_may_be_joined(
+    chunks: list[bytes], data: st.DataObject
+) -> None:
     body = b"".join(chunks)
     offset = data.draw(st.integers(0, len(body) - 1))
     filled = Tail(0)
     for chunk in chunks:
         filled.append(chunk)
-    before, tail.CHUNK = tail.CHUNK, 10
-    try:
+    with patched(tail, "JOINED", 10):
         given = filled.read(offset)
-    finally:
-        tail.CHUNK = before
-    assert given is not None
-    assert body[offset:].startswith(given)
-    assert min(10, len(body) - offset) <= len(given) < 10 + 9
+    ends = [end for end in accumulate(map(len, chunks)) if end > offset]
+    fitting = [end for end in ends if end - offset <= 10]
+    assert given == body[offset : fitting[-1] if fitting else ends[0]]
+
+
+def test_a_large_chunk_is_given_out_as_it_is() -> None:
+    filled = Tail(0)
+    chunks = [bytes(tail.JOINED), bytes(1)]
+    for chunk in chunks:
+        filled.append(chunk)
+    assert filled.read(0) is chunks[0]
+
+
+@given(st.lists(CHUNKS))
+def test_batches_are_as_large_as_allowed(chunks: list[bytes]) -> None:
+    with patched(tail, "BATCH", 10):
+        groups = list(tail.batches(chunks))
+    assert [chunk for group in groups for chunk in group] == chunks
+    sizes = [sum(map(len, group)) for group in groups]
+    assert all(size <= 10 or len(group) == 1 for size, group in zip(sizes, groups, strict=True))
+    assert all(size + len(after[0]) > 10 for size, after in zip(sizes, groups[1:], strict=False))
 
 
 def test_what_is_cleared_has_gone() -> None:

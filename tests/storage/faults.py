@@ -13,8 +13,8 @@ from tests.storage.helpers import patched
 
 CALLS = {
     os: [
-        *("open", "close", "dup", "read", "write", "pread", "pwrite", "preadv", "stat", "fstat", "fstatvfs", "listdir"),
-        *("rename", "unlink", "mkdir", "rmdir", "chmod", "fchmod", "utime", "fsync"),
+        *("open", "close", "dup", "read", "write", "pread", "pwrite", "preadv", "pwritev", "stat", "fstat", "fstatvfs"),
+        *("listdir", "rename", "unlink", "mkdir", "rmdir", "chmod", "fchmod", "utime", "fsync"),
     ],
     fcntl: ["flock", "fcntl"],
 }

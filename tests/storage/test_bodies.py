@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.storage.conftest import Make
 from tests.storage.faults import Nth, fail, intercepted
@@ -24,6 +27,7 @@ from tests.storage.helpers import (
     write_body,
 )
 from vllm_http_cache.storage import devices
+from vllm_http_cache.storage.devices import write_all
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.protocol import BodyDamaged
 
@@ -80,17 +84,24 @@ def test_digests_do_not_depend_on_how_it_was_written(storage: FileStorage, piece
     assert read_body(storage, ref) == data
 
 
-def test_a_short_write_goes_on_where_it_stopped(storage: FileStorage) -> None:
-    pwrite = os.pwrite
-    with patched(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[: max(1, len(data) // 2)], offset)):
-        writer = storage.create_body(KEY, None)
-    assert writer
-    data = os.urandom(100_000)
-    with patched(os, "pwrite", lambda fd, data, offset: pwrite(fd, bytes(data)[: max(1, len(data) // 3)], offset)):
-        assert writer.write(data)
+@given(st.lists(st.binary(max_size=9), max_size=12), st.lists(st.integers(1, 20)))
+def test_a_short_write_goes_on_where_it_stopped(pieces: list[bytes], taken: list[int]) -> None:
+    pwritev, sizes = os.pwritev, iter(taken)
+
+    def short(fd: int, data: Sequence[memoryview], offset: int) -> int:
+        return pwritev(fd, [b"".join(data)[: next(sizes, None)]], offset)
+
+    with TemporaryFile() as file, patched(os, "pwritev", short):
+        write_all(file.fileno(), pieces, 3)
+        assert file.read() == (bytes(3) + b"".join(pieces) if any(pieces) else b"")
+
+
+def test_more_pieces_than_the_system_takes_at_once(storage: FileStorage) -> None:
+    writer = storage.create_body(KEY, None)
+    pieces = [bytes([number % 256]) for number in range(3000)]
+    assert writer and writer.write(*pieces)
     ref = writer.commit()
-    assert ref
-    assert read_body(storage, ref) == data
+    assert ref and read_body(storage, ref) == b"".join(pieces)
 
 
 # Following in the same process.

@@ -105,7 +105,23 @@ def test_a_failure_of_any_system_call(make: Make, tmp_path: Path, code: int) -> 
 
 @pytest.mark.parametrize(
     "name",
-    ["open", "write", "pwrite", "pread", "rename", "mkdir", "unlink", "stat", "fstat", "flock", "fcntl", "listdir"],
+    [
+        *(
+            "open",
+            "write",
+            "pwrite",
+            "pwritev",
+            "pread",
+            "rename",
+            "mkdir",
+            "unlink",
+            "stat",
+            "fstat",
+            "flock",
+            "fcntl",
+        ),
+        "listdir",
+    ],
 )
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE], ids=errno.errorcode.__getitem__)
 def test_a_system_call_that_keeps_failing(make: Make, tmp_path: Path, name: str, code: int) -> None:
@@ -189,7 +205,7 @@ def test_where_even_a_change_needs_room_removing_does_not(make: Make, tmp_path: 
 def test_a_body_that_failed_cannot_be_committed(storage: FileStorage, tmp_path: Path) -> None:
     writer = storage.create_body(KEY, 100)
     assert writer
-    with intercepted(Nth(1, fail(errno.EIO), only="pwrite")):
+    with intercepted(Nth(1, fail(errno.EIO), only="pwritev")):
         assert not writer.write(bytes(50))
     assert not writer.write(bytes(100))
     assert writer.commit() is None

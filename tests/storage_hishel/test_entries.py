@@ -313,7 +313,7 @@ class Failing:
 class FailingWriter:
     """A body that can be begun and nothing else."""
 
-    def write(self, data: bytes) -> bool:
+    def write(self, *pieces: bytes) -> bool:
         raise OSError("no")
 
     def abort(self) -> None:

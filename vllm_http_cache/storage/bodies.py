@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from xxhash import xxh3_64
 
 from ..rfc9111.message import BodyRef, StoredResponse
-from .devices import Descriptor
+from .devices import Descriptor, write_all
 from .growing import withdraw
 from .layout import file_path
 from .place import Place
@@ -73,11 +73,11 @@ class FileBodyWriter:
         self._file = Descriptor(number)
         self.written = 0
 
-    def write(self, data: bytes) -> bool:
+    def write(self, *pieces: bytes) -> bool:
         if self._file is None or not self._sound or not self._place.alive:
             return False
         try:
-            self._sound = self._room_for(self.written + len(data)) and self._append(self._file, data)
+            self._sound = self._room_for(self.written + sum(map(len, pieces))) and self._append(self._file, pieces)
         except OSError as error:
             self._terms.warn("writing a body", error)
             self._sound = False
@@ -98,17 +98,18 @@ class FileBodyWriter:
                 return True
         return False
 
-    def _append(self, file: Descriptor, data: bytes) -> bool:
-        view = memoryview(data)
+    def _append(self, file: Descriptor, pieces: tuple[bytes, ...]) -> bool:
         offset = self.written
-        while view:
-            piece = view[: BLOCK - offset % BLOCK]
-            done = os.pwrite(file.number, piece, offset)
-            self._block.update(piece[:done])
-            view = view[done:]
-            offset += done
-            if offset % BLOCK == 0:
-                self._end_block()
+        for data in pieces:
+            view = memoryview(data)
+            while view:
+                part = view[: BLOCK - offset % BLOCK]
+                self._block.update(part)
+                view = view[len(part) :]
+                offset += len(part)
+                if offset % BLOCK == 0:
+                    self._end_block()
+        write_all(file.number, pieces, self.written)
         self.written = offset
         return True
 

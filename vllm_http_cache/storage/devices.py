@@ -5,10 +5,23 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from errno import EDQUOT, EISDIR, ELOOP, ENOENT, ENOSPC, ENOTDIR, ENXIO, ESPIPE
+from itertools import islice
 
-__all__ = ["Descriptor", "Device", "allocate_exactly", "file_system", "is_full", "is_no_file", "is_remote", "shut"]
+__all__ = [
+    "Descriptor",
+    "Device",
+    "allocate_exactly",
+    "file_system",
+    "is_full",
+    "is_no_file",
+    "is_remote",
+    "shut",
+    "write_all",
+]
 
 _REMOTE = (
     "nfs",
@@ -27,6 +40,8 @@ _REMOTE = (
     "gfs2",
     "wekafs",
 )
+
+_PIECES = 1024  # that the system takes in one call (IOV_MAX)
 
 _XATTR = struct.Struct("=5I8s")  # struct fsxattr of <linux/fs.h>: flags, size of extents, ...
 _GET_XATTR, _SET_XATTR = 0x801C581F, 0x401C5820  # FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR
@@ -98,6 +113,21 @@ def is_no_file(error: OSError) -> bool:
 def is_full(error: OSError) -> bool:
     """Whether there was no room. A file system that writes nothing in place says so even when a file is changed."""
     return error.errno in {ENOSPC, EDQUOT}
+
+
+def write_all(fd: int, pieces: Iterable[bytes], offset: int) -> None:
+    """Write *pieces* one after another from *offset* on, at once if the system takes them all.
+
+    :raises OSError: the disk does not.
+    """
+    left = deque(memoryview(data) for data in pieces)
+    while left:
+        done = os.pwritev(fd, tuple(islice(left, _PIECES)), offset)
+        offset += done
+        while left and done >= len(left[0]):
+            done -= len(left.popleft())
+        if left:
+            left[0] = left[0][done:]
 
 
 def shut(fd: int) -> None:

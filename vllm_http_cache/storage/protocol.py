@@ -68,7 +68,7 @@ class BodyReader(Protocol):
 class BodyWriter(Protocol):
     """Writes one body, from one thread at a time."""
 
-    def write(self, data: bytes) -> bool:
+    def write(self, *pieces: bytes) -> bool:
         """Append. False: there is no room (or no disk) for it; the body can no longer be committed."""
 
     def follow(self) -> BodyReader:

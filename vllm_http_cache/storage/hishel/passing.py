@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from xxhash import xxh3_64_digest
 
 from ...rfc9111.message import BodyRef, StoredResponse
-from ..devices import Descriptor
+from ..devices import Descriptor, write_all
 from ..protocol import BodyDamaged
 from ..readers import BLOCK, MEDIUM, GrowingReader
 
@@ -31,20 +31,18 @@ class TemporaryWriter:
         self._sound = True
         self.written = 0
 
-    def write(self, data: bytes) -> bool:
-        file = self._file
+    def write(self, *pieces: bytes) -> bool:
+        file, size = self._file, self.written + sum(map(len, pieces))
         if file is None or not self._sound:
             return False
-        self._sound = self._storage._has_room(self.written + len(data)) and self._storage._attempt(
-            "writing a body", lambda: self._append(file, data), otherwise=False
+        self._sound = self._storage._has_room(size) and self._storage._attempt(
+            "writing a body", lambda: self._append(file, pieces, size), otherwise=False
         )
         return self._sound
 
-    def _append(self, file: Descriptor, data: bytes) -> bool:
-        view = memoryview(data)
-        while view:
-            view = view[os.pwrite(file.number, view, self.written + len(data) - len(view)) :]
-        self.written += len(data)
+    def _append(self, file: Descriptor, pieces: tuple[bytes, ...], size: int) -> bool:
+        write_all(file.number, pieces, self.written)
+        self.written = size
         return True
 
     def follow(self) -> GrowingReader:
