@@ -72,7 +72,7 @@ class Cache:
         self.metrics = metrics
         self.flights = Flights()
         self.forgotten = Forgotten()
-        self.hits = Hits(storage, self.options, clock)
+        self.hits = Hits(storage, self.read, self.options, clock)
         self._downloads: WeakKeyDictionary[Download, str] = WeakKeyDictionary()
         self._background: dict[str, Task | threading.Thread | None] = {}
         self._ticker = Ticker()
@@ -159,9 +159,9 @@ class Cache:
         """
         self.forget_key(cache_key(recorded_uri(uri), self.options))
 
-    def forget_key(self, key: str) -> None:
-        """The same by key."""
-        self.forgotten.note(key)
+    def forget_key(self, key: str, time: float | None = None) -> None:
+        """The same by key: what the origin sent before *time*, in seconds since the epoch; None: before now."""
+        self.forgotten.note(key, self.clock() if time is None else time)
         for reference in self._downloads.keyrefs():  # which other threads may change meanwhile
             download = reference()
             if download is not None and self._downloads.get(download) == key:
@@ -345,7 +345,7 @@ class Cache:
     def _forked(self) -> None:
         """In a child process: what is under way belongs to the parent."""
         self.flights.reset()
-        self.forgotten.reset()
+        self.forgotten.forked()
         self.hits.reset()
         for download in self._downloads:
             download.forked()
@@ -356,11 +356,22 @@ class Cache:
 
     # What an exchange needs of the storage.
 
+    def read(self, key: str, *, wait: bool = True) -> Record | None:
+        """What is on record for *key* and may answer.
+
+        :raises BlockingIOError: with ``wait=False``, when the storage would wait for the disk.
+        """
+        return self.forgotten.remaining(key, self.storage.read(key, wait=wait))
+
     def change(self, key: str, changes: Changes) -> None:
         """Replace stored responses of *key* by others or by nothing, whoever else is changing it."""
 
+        table = dict(changes)
+        for old, new in changes:
+            if new is None:
+                self.forgotten.drop(key, old.body or old)
+
         def changed(responses: tuple[StoredResponse, ...]) -> tuple[StoredResponse, ...]:
-            table = dict(changes)
             return tuple(new for old in responses if (new := table.get(old, old)) is not None)
 
         self._swap(key, changed)
@@ -374,14 +385,15 @@ class Cache:
         log.info("dropped what was stored of %s: %s", redacted(uri), why)
         if self.metrics is not None:
             self.metrics.evicted(why)
-        self._swap(key, lambda responses: tuple(r for r in responses if r.body is None or r.body.name != body.name))
+        self.forgotten.drop(key, body)
+        self._swap(key, lambda responses: responses)
 
     def _swap(self, key: str, change: Callable[[tuple[StoredResponse, ...]], tuple[StoredResponse, ...]]) -> None:
         for _ in range(SWAPS):
             seen = self.storage.read(key)
-            responses = seen.responses if seen else ()
-            changed = change(responses)
-            if changed == responses or self.storage.swap(key, seen, Record(changed)):
+            left = self.forgotten.remaining(key, seen)
+            changed = change(left.responses if left else ())
+            if changed == (seen.responses if seen else ()) or self.storage.swap(key, seen, Record(changed)):
                 return
 
 

@@ -78,7 +78,7 @@ class Course:
             case steps.LookUp(key):
                 self._key = key
                 look, self._look = self._look, None
-                record = storage.read(key, wait=wait) if look is None else look.record
+                record = self._cache.read(key, wait=wait) if look is None else look.record
                 return (record.responses if record else ()), self._cache.clock()
             case steps.Open(key, stored):
                 if (ref := stored.body) is None:
@@ -93,8 +93,8 @@ class Course:
                 return self._supply
             case steps.Change(key, changes):
                 self._cache.change(key, changes)
-            case steps.Forget(key):
-                self._cache.forget_key(key)
+            case steps.Forget(key, moment):
+                self._cache.forget_key(key, moment)
                 self._asked_at = self._cache.forgotten.now  # its own answer is newer than what it has outdated
             case steps.Leave(supply):
                 self._supply = None

@@ -135,11 +135,12 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
             case Pass(changes):
                 yield from _note(key, changes, options)
                 return _passed(came, status)
-            case Keep(stored, shareable, part):
+            case Keep(stored, shareable, part, obsolete):
                 held = yield Store(key, stored, came, shareable, part)
                 if held is not None:
                     body, kept = held
                     if not kept:
+                        yield from _note(key, obsolete, options)
                         return _passed(came, status)
                     status = replace(status, stored=True)
                     response = respond(request, stored, came.response_time)[0] if part else came.response
@@ -217,7 +218,7 @@ def _write_through(request: Request, options: CacheOptions) -> Exchange:
     if isinstance(came, Failed) or options.mode == "off":
         return came if isinstance(came, Failed) else Answer(came.response, body=came.source, arrived=came)
     for uri in invalidated(request, came.response):
-        yield Forget(cache_key(recorded_uri(uri), options))
+        yield Forget(cache_key(recorded_uri(uri), options), came.response_time)
     why = "bypass" if request.method in ("GET", "HEAD") else "method"
     status = CacheStatus(forward=why, forward_status=came.response.status)
     if request.method == "POST" and names_target(request) and storable(request, came.response, options):

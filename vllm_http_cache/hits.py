@@ -72,8 +72,15 @@ class _Memo:
 class Hits:
     """The memo of one cache."""
 
-    def __init__(self, storage: Storage, options: CacheOptions, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        read: Callable[..., Record | None],
+        options: CacheOptions,
+        clock: Callable[[], float],
+    ) -> None:
         self._storage = storage
+        self._read = read
         self._options = options
         self._clock = clock
         self.reset()
@@ -93,7 +100,7 @@ class Hits:
         if self._options.mode != "default" or ((memo is None or request is not memo.plain) and not is_plain(request)):
             return None
         key = cache_key(request.uri, self._options) if memo is None else memo.key
-        record = self._storage.read(key, wait=wait)
+        record = self._read(key, wait=wait)
         if record is None:
             return Look(None, None)
         if memo is None or record is not memo.record:

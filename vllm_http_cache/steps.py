@@ -86,9 +86,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """-> None"""
+    """What the origin sent before ``time`` is outdated. -> None"""
 
     key: str
+    time: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,14 +72,14 @@ class Unclaimed:
 class MemoryStorage:
     """``room``: octets a body may have. ``most``: octets that one read gives. ``damaged_from``: offset.
 
-    ``slow``: nothing is there without waiting.
+    ``slow``: nothing is there without waiting. ``stuck``: nothing can be stored or removed, as on a read-only disk.
     """
 
     def __init__(self, *, ttl: float = inf) -> None:
         self.ttl = ttl
         self.room: float = inf
         self.most = sys.maxsize
-        self.slow = self.remote = False
+        self.slow = self.stuck = self.remote = False
         self.damaged_from: int | None = None
         self.records: dict[str, Record] = {}
         self.bodies: dict[str, bytes] = {}
@@ -93,6 +93,8 @@ class MemoryStorage:
         return self.records.get(key)
 
     def swap(self, key: str, seen: Record | None, record: Record) -> bool:
+        if self.stuck:
+            return True
         with self._lock:
             if self.records.get(key) is not seen:
                 return False
@@ -103,10 +105,11 @@ class MemoryStorage:
             return True
 
     def forget(self, key: str) -> None:
-        self.records.pop(key, None)
+        if not self.stuck:
+            self.records.pop(key, None)
 
     def create_body(self, key: str, length: int | None) -> MemoryWriter | None:
-        return None if length is not None and length > self.room else MemoryWriter(self)
+        return None if self.stuck or (length is not None and length > self.room) else MemoryWriter(self)
 
     def open_body(self, ref: BodyRef, *, wait: bool = True) -> MemoryReader | None:
         if not wait and self.slow:

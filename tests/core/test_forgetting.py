@@ -1,14 +1,18 @@
-"""What was forgotten meanwhile: nothing that was asked for before it comes back."""
+"""What was forgotten: nothing that was asked for before it comes back, and nothing that cannot be removed answers."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from tests.core.memory import MemoryStorage, MemoryWriter
-from tests.core.scripted import Origin, fetch, get, ok
+from tests.core.scripted import Clock, Origin, fetch, get, ok
 from vllm_http_cache import Cache, forgetting
 from vllm_http_cache.forgetting import Forgotten
-from vllm_http_cache.rfc9111.message import Request
+from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request, StoredResponse
+from vllm_http_cache.rfc9111.target import cache_key
+from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.wire import Reply
 
 FRESH = "max-age=60"
@@ -18,7 +22,7 @@ def test_a_moment_before_and_one_after() -> None:
     forgotten = Forgotten()
     before = forgotten.now
     assert not forgotten.since("a", before)
-    forgotten.note("a")
+    forgotten.note("a", 0.0)
     assert forgotten.since("a", before) and not forgotten.since("b", before)
     assert not forgotten.since("a", forgotten.now)
 
@@ -29,10 +33,28 @@ def test_of_what_was_forgotten_long_ago_the_worst_is_assumed(monkeypatch: pytest
     moments = []
     for key in "abc":
         moments.append(forgotten.now)
-        forgotten.note(key)
+        forgotten.note(key, 0.0)
     assert forgotten.since("a", moments[0]) and forgotten.since("z", moments[0])
     assert not forgotten.since("z", moments[1])
     assert forgotten.since("b", moments[1]) and forgotten.since("c", moments[2])
+
+
+def test_what_was_dropped_takes_a_place_but_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forgetting, "KEYS", 1)
+    forgotten = Forgotten()
+    before = forgotten.now
+    forgotten.note("a", 0.0)
+    for key in "bca":
+        forgotten.drop(key, BodyRef("body", 1))
+        assert forgotten.since("a", before) and forgotten.since("z", before)
+
+
+def test_what_was_forgotten_later_and_is_told_of_earlier_stays_forgotten() -> None:
+    forgotten = Forgotten()
+    record = Record((StoredResponse("http://origin.test/a", 200, Fields(), (), 4.0, 4.0, 4.0),))
+    for time in (5.0, 3.0):
+        forgotten.note("a", time)
+        assert forgotten.remaining("a", record) is None
 
 
 @pytest.mark.parametrize("uri", ["http://origin.test/a", "http://user:word@origin.test/a"])
@@ -78,3 +100,98 @@ def test_the_answer_to_a_post_outlives_what_it_outdates(cache: Cache) -> None:
     origin = Origin(ok(b"posted", cache_control=FRESH, content_location=uri))
     fetch(cache, origin, Request("POST", uri))
     assert fetch(cache, origin, get(uri)) == b"posted" and len(origin) == 1
+
+
+# What is to be gone and cannot be removed.
+
+ASKED = [get(), get(cache_control="max-age=50")]  # by the memo of hits, and by the rules
+
+
+@pytest.fixture
+def stuck(cache: Cache, storage: MemoryStorage, clock: Clock) -> Iterator[Origin]:
+    """An origin whose first answer is stored, and stays whatever is done; it has a new one."""
+    origin = Origin(ok(b"old", cache_control=FRESH, etag='"1"'))
+    assert [fetch(cache, origin) for _ in range(2)] == [b"old"] * 2 and len(origin) == 1
+    clock.now += 1
+    storage.stuck = True
+    origin.answer = lambda _: ok(b"new", cache_control=FRESH, etag='"2"')
+    yield origin
+    for request in ASKED:
+        assert fetch(cache, origin, request) == b"new"
+    storage.stuck = False
+    assert [fetch(cache, origin) for _ in range(2)] == [b"new"] * 2
+    (stored,) = storage.records[cache_key(get().uri, cache.options)].responses
+    assert stored.fields.get("etag") == '"2"'
+
+
+def test_what_was_forgotten_does_not_answer(cache: Cache, stuck: Origin) -> None:
+    cache.forget(get().uri)
+
+
+def test_what_an_unsafe_request_has_outdated_does_not_answer(cache: Cache, stuck: Origin) -> None:
+    fetch(cache, stuck, Request("POST", get().uri))
+
+
+@pytest.mark.parametrize("request_", ASKED, ids=["a hit", "by the rules"])
+def test_what_its_consumer_has_refused_does_not_answer(cache: Cache, stuck: Origin, request_: Request) -> None:
+    fetched = cache.fetch(request_, stuck.send)
+    fetched.body.close()
+    fetched.refuse()
+
+
+def test_what_the_origin_has_replaced_does_not_answer_though_there_was_no_room_for_the_new(
+    cache: Cache, stuck: Origin
+) -> None:
+    assert fetch(cache, stuck, get(cache_control="no-cache")) == b"new"
+
+
+def test_what_the_origin_has_said_may_not_be_stored_any_more_does_not_answer(cache: Cache, stuck: Origin) -> None:
+    stuck.answer, new = (lambda _: (304, {"ETag": '"1"', "Cache-Control": "no-store"}, [])), stuck.answer
+    assert fetch(cache, stuck, get(cache_control="no-cache")) == b"old"
+    stuck.answer = new
+
+
+def test_what_is_damaged_is_asked_for_once(cache: Cache, storage: MemoryStorage, stuck: Origin) -> None:
+    storage.bodies.clear()
+    asked = len(stuck)
+    assert fetch(cache, stuck) == b"new" and len(stuck) == asked + 1
+
+
+def test_what_was_forgotten_goes_with_the_next_change(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
+    origin = Origin(lambda request: ok(b"body", cache_control=FRESH, vary="Accept"))
+    fetch(cache, origin, get(accept="image/png"))
+    clock.now += 1
+    storage.stuck = True
+    cache.forget(get().uri)
+    storage.stuck = False
+    fetch(cache, origin, get(accept="image/webp"))
+    (record,) = storage.records.values()
+    assert [stored.selecting for stored in record.responses] == [(("accept", "image/webp;q=1"),)]
+
+
+def test_what_came_after_it_was_forgotten_does(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
+    """From another process, which could store it."""
+    origin, other = Origin(ok(b"new", cache_control=FRESH)), Cache(storage, clock=clock)
+    cache.forget(get().uri)
+    assert fetch(other, origin) == b"new"
+    assert fetch(cache, origin) == b"new" and len(origin) == 1
+
+
+def test_a_forked_child_knows_too(cache: Cache, stuck: Origin) -> None:
+    cache.forget(get().uri)
+    cache._forked()
+
+
+def test_only_so_much_is_remembered_of_what_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forgetting, "MAX_VARIANTS", 2)
+    forgotten = Forgotten()
+    one, two, three = (
+        StoredResponse("http://origin.test/a", 200, Fields(), (), 0.0, 0.0, 0.0, BodyRef(name, 1)) for name in "123"
+    )
+    for stored in (one, two, three):
+        assert stored.body
+        forgotten.drop("a", stored.body)
+    assert forgotten.remaining("a", Record((one, two, three))) == Record((one,))
+    assert forgotten.remaining("a", Record((two, three))) is None
+    untouched = Record((one,))
+    assert forgotten.remaining("a", untouched) is untouched is forgotten.remaining("b", untouched)

@@ -79,7 +79,7 @@ def stored_at(uri: str, fields: list[tuple[str, str]], storage: MemoryStorage) -
 def hits_of(fields: list[tuple[str, str]], clock: Clock) -> tuple[Hits, StoredResponse]:
     storage = MemoryStorage()
     stored = stored_at(URI, fields, storage)
-    return Hits(storage, OPTIONS, clock), stored
+    return Hits(storage, storage.read, OPTIONS, clock), stored
 
 
 def found(hits: Hits, request: Request) -> Hit | None:
@@ -143,7 +143,7 @@ def test_a_changed_record_ends_it() -> None:
 def test_the_memo_is_bounded() -> None:
     clock = Clock()
     storage = MemoryStorage()
-    hits = Hits(storage, OPTIONS, clock)
+    hits = Hits(storage, storage.read, OPTIONS, clock)
     for n in range(URIS + 1):
         stored_at(f"{URI}/{n}", [("Cache-Control", "max-age=60")], storage)
         assert found(hits, Request("GET", f"{URI}/{n}")) is not None
@@ -152,7 +152,7 @@ def test_the_memo_is_bounded() -> None:
 
 def test_long_uris_are_not_remembered() -> None:
     storage = MemoryStorage()
-    hits = Hits(storage, OPTIONS, Clock())
+    hits = Hits(storage, storage.read, OPTIONS, Clock())
     for length, remembered in ((LONGEST, 1), (LONGEST + 1, 1)):
         uri = f"{URI}?".ljust(length, "x")
         stored_at(uri, [("Cache-Control", "max-age=60")], storage)

@@ -222,7 +222,7 @@ class Cache:
                 case Pass(changes):
                     self._change(changes)
                     return response, body
-                case Keep(stored, _, part):
+                case Keep(stored, _, part, _):
                     whole = self._body(part) + body if part else body
                     self.bodies.append(whole)
                     stored = replace(stored, body=BodyRef(str(len(self.bodies) - 1), len(whole)))

@@ -62,7 +62,7 @@ def test_without_a_strong_validator_nothing_is_combined() -> None:
 
 def test_the_whole_instead_of_the_rest() -> None:
     response = answer(FRESH, TWO, f"Date: {date(100)}")
-    assert verdict(get(), response, PREFIX) == Keep(anew(get(), response), shareable=True)
+    assert verdict(get(), response, PREFIX) == Keep(anew(get(), response), shareable=True, obsolete=((PREFIX, None),))
 
 
 def test_a_completed_response_may_be_stale() -> None:

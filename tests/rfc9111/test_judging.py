@@ -81,9 +81,10 @@ def test_errors_are_stored_by_the_rules_where_nothing_is() -> None:
 # A full answer to a validation (section 4.3.3)
 
 
-def test_a_full_answer_is_kept() -> None:
-    response = answer(FRESH, TWO, f"Date: {date(100)}")
-    assert verdict(get(), response, kept(ONE)) == Keep(anew(get(), response), shareable=True)
+def test_a_full_answer_is_kept_and_makes_the_candidates_obsolete_even_if_there_is_no_room_for_it() -> None:
+    response, one = answer(FRESH, TWO, f"Date: {date(100)}"), kept(ONE)
+    expected = Keep(anew(get(), response), shareable=True, obsolete=((one, None),))
+    assert verdict(get(), response, one) == expected
 
 
 def test_a_full_answer_that_may_not_be_kept_makes_the_candidates_obsolete() -> None:

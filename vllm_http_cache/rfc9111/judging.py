@@ -47,12 +47,14 @@ class Keep:
     """Hand the answer to the caller and store it as ``stored``, whose ``body`` the storage fills in.
 
     ``shareable``: callers of equal requests may have it too. ``part``: a stored response whose octets come before the
-    arriving ones, the two together being what is stored and what the caller gets.
+    arriving ones, the two together being what is stored and what the caller gets. ``obsolete``: what changes all the
+    same when it cannot be stored.
     """
 
     stored: StoredResponse
     shareable: bool
     part: StoredResponse | None = None
+    obsolete: Changes = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +151,13 @@ def judge(
         (bool(candidates) and not has_explicit_lifetime(response.fields, options))
         or (options.signed_urls and is_signed(request.uri))
     )
+    # Section 4.3.3: a full response means that none of the candidates is suitable any longer.
+    full = not error and response.status != 206
+    obsolete = tuple((stored, None) for stored in candidates) if full else ()
     if not passing and storable(request, response, options):
         stored = case.stored()
-        return Keep(stored, case.is_shareable(stored))
-    # Section 4.3.3: a full response means that none of the candidates is suitable any longer.
-    obsolete = not error and response.status != 206
-    return Pass(tuple((stored, None) for stored in candidates) if obsolete else ())
+        return Keep(stored, case.is_shareable(stored), obsolete=obsolete)
+    return Pass(obsolete)
 
 
 def judge_failure(
