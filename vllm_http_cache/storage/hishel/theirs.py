@@ -8,7 +8,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from errno import ETIMEDOUT
 from functools import partial
+from math import inf
 from typing import TypeVar, cast
 
 from hishel import BaseStorage, Entry, Headers, Request, Response
@@ -28,6 +30,7 @@ T = TypeVar("T")
 
 DAY = 86_400.0
 EVER = 3650 * DAY  # hishel cannot be told "for ever" where a storage of its own has a default
+SLOW, REST = 1.0, 10.0  # seconds that reading or changing a record may take; otherwise hishel is left alone so long
 GRACE = 600.0  # seconds after which a body without a record is taken for abandoned
 
 _RECORD = "record"
@@ -54,7 +57,8 @@ class HishelStorage(FailOpen):
     - A removed or evicted body stays readable for hishel's ``soft_delete_ttl``; after :meth:`close` no body is.
     - Reading at an offset reads what lies before it; reading backwards starts again.
     - A forked child finds and stores nothing, since SQLite's connections do not survive a fork.
-    - hishel logs its own failures, each of them.
+    - hishel logs its own failures, each of them. When it takes a second or more to read or change a record, nothing is
+      read, stored or removed for ten seconds, so that not every request waits for it.
 
     :param hishel_storage: closed with this one; transports of hishel's may share it until then.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps. Given to hishel
@@ -73,6 +77,8 @@ class HishelStorage(FailOpen):
         self._largest = min((limit for limit in limits if limit is not None), default=None)
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._pid: int | None = os.getpid()  # None: closed
+        self._timer: Callable[[], float] = time.monotonic
+        self._rests_until = -inf
 
     @property
     def _usable(self) -> bool:
@@ -85,13 +91,28 @@ class HishelStorage(FailOpen):
             self._troubles.warn(doing, OSError("this process is a fork of the one that made the storage"))
         return otherwise
 
+    def _promptly(self, doing: str, call: Callable[[], T], otherwise: T) -> T:
+        """What should take no time. When it does, others need not wait as long: a server is down, a file is locked."""
+        began = self._timer()
+        if began < self._rests_until:
+            return otherwise
+        try:
+            return self._attempt(doing, call, otherwise)
+        finally:
+            ended = self._timer()
+            if ended - began >= SLOW:
+                self._rests_until = ended + REST
+                self._troubles.warn(
+                    doing, TimeoutError(ETIMEDOUT, f"it took {ended - began:.1f} s; not again for {REST:.0f} s")
+                )
+
     def _lock(self, key: str) -> threading.Lock:
         return self._locks[int(key[:2], 16) % len(self._locks)]
 
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         if not wait:
             raise BlockingIOError
-        return self._attempt("reading a record", lambda: self._read(key), None)
+        return self._promptly("reading a record", lambda: self._read(key), None)
 
     def _read(self, key: str) -> Record | None:
         responses = self._live(self._found(key))
@@ -107,7 +128,7 @@ class HishelStorage(FailOpen):
         return tuple(sorted(live, key=lambda stored: stored.response_time, reverse=True))
 
     def swap(self, key: str, seen: Record | None, record: Record) -> bool:
-        return self._attempt("keeping a record", lambda: self._swap(key, seen, record), otherwise=True)
+        return self._promptly("keeping a record", lambda: self._swap(key, seen, record), otherwise=True)
 
     def _swap(self, key: str, seen: Record | None, record: Record) -> bool:
         with self._lock(key):
@@ -155,10 +176,10 @@ class HishelStorage(FailOpen):
                 for entry in self._hishel.get_entries(_place(key)):
                     self._hishel.remove_entry(entry.id)
 
-        self._attempt("removing a record", remove, None)
+        self._promptly("removing a record", remove, None)
 
     def create_body(self, key: str, length: int | None) -> BodyWriter | None:
-        if length is not None and not self._has_room(length):
+        if self._timer() < self._rests_until or (length is not None and not self._has_room(length)):
             return None
         return self._attempt("beginning a body", lambda: TemporaryWriter(self, key, length, _unnamed_file()), None)
 
