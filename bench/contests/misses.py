@@ -7,7 +7,7 @@ from statistics import median
 from ..origin import BODIES
 from ..results import Row, Timing, ratio
 from ..stage import Entry, Stage, Task
-from ..subjects.names import ACC_FILES, ACC_SQLITE, CC, HISHEL, NONE, OURS, OWN, RC_FILES, RC_SQLITE, WRITE
+from ..subjects.names import ACC_FILES, ACC_SQLITE, CC, HISHEL, NONE, OURS, OWN, RC_FILES, RC_SQLITE, TO_FILE, WRITE
 
 __all__ = ["misses", "validations"]
 
@@ -24,7 +24,7 @@ MOST = 1.5
 def misses(stage: Stage) -> None:
     for client, peers in {stage.vllm: (OWN,), stage.vllm_async: (OWN,), **CLIENTS}.items():
         for size, name in SIZES.items():
-            entries = [Entry(client, cache) for cache in (NONE, OURS, *peers)]
+            entries = [Entry(client, cache) for cache in (NONE, TO_FILE, OURS, *peers)]
             entries.append(Entry("disk", WRITE, (("size", BODIES[name]),)))
             task = Task("get", stage.origin.fresh(name), distinct=True, afresh=True, asks=(1, 1))
             timings = stage.compare(f"misses, {size}", entries, task)
@@ -35,6 +35,7 @@ def _miss(what: str, timings: dict[str, Timing]) -> Row:
     ours, plain, write = timings[OURS], timings[NONE], timings[WRITE]
     if not ours.rounds or not plain.rounds:
         return Row("misses", what, MOST, note=ours.note or plain.note)
+    to_file = ratio(timings[TO_FILE].rounds, plain.rounds)
     share = median((a.wall + b.wall) / a.wall for a, b in zip(plain.rounds, write.rounds, strict=False))
     return Row(
         "misses",
@@ -43,7 +44,7 @@ def _miss(what: str, timings: dict[str, Timing]) -> Row:
         ratio(ours.rounds, plain.rounds),
         cpu=ratio(ours.rounds, plain.rounds, "cpu"),
         against="a plain download",
-        note=f"download and bare write: {share:.2f}",
+        note=f"download and bare write: {share:.2f}; download to a file: {to_file:.2f}",
     )
 
 

@@ -7,12 +7,14 @@ those of the report.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-__all__ = ["AsyncSubject", "Makers", "Subject", "make"]
+__all__ = ["AsyncSubject", "Keeper", "Makers", "Subject", "make"]
 
 Makers = Mapping[str, Mapping[str, Callable[..., "Subject | AsyncSubject"]]]
 
@@ -60,6 +62,37 @@ class AsyncSubject(ABC):
 
     async def validate(self, url: str) -> bytes:
         return await self.get(url)
+
+
+class Keeper:
+    """Puts the pieces of a content into a new file, each as it comes, and the file into its place when it is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+
+    def keep(self, pieces: Iterable[bytes]) -> bytes:
+        with self._file() as file:
+            return b"".join([_written(file, piece) for piece in pieces])
+
+    async def akeep(self, pieces: AsyncIterable[bytes]) -> bytes:
+        """The same for a task, which writes in its loop: no thread takes as little."""
+        with self._file() as file:
+            return b"".join([_written(file, piece) async for piece in pieces])
+
+    @contextmanager
+    def _file(self) -> Iterator[FileIO]:
+        self._number += 1
+        path = self._folder / f"{self._number}"
+        temporary = self._folder / "temporary"
+        with FileIO(temporary, "w") as file:
+            yield file
+        temporary.rename(path)
+
+
+def _written(file: FileIO, piece: bytes) -> bytes:
+    file.write(piece)
+    return piece
 
 
 def make(client: str, cache: str, options: Mapping[str, Any]) -> Subject | AsyncSubject:

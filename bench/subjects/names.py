@@ -12,6 +12,7 @@ RC_FILES = "requests-cache, files"
 RC_SQLITE = "requests-cache, SQLite"
 FLOORS = ("Path.read_bytes", "read into a ready buffer")
 WRITE = "write and rename"
+TO_FILE = "no cache, to a file"
 STORAGE = "FileStorage"
 NONE = "no cache"
 OURS = "vllm-http-cache"

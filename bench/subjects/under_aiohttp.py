@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 
-from . import AsyncSubject, Makers
-from .names import ACC_FILES, ACC_SQLITE, NONE, OURS
+from . import AsyncSubject, Keeper, Makers
+from .names import ACC_FILES, ACC_SQLITE, NONE, OURS, TO_FILE
 
 PIECE = 64 * 1024  # octets
 DAY = 86_400  # seconds
@@ -46,6 +46,17 @@ class Plain(Base):
             return await response.read()
 
 
+class ToFile(Base):
+    async def open(self, folder: Path) -> None:
+        await super().open(folder)
+        self._keeper = Keeper(folder)
+
+    async def get(self, url: str, **options: Any) -> bytes:
+        async with self._client.get(url, **options) as response:
+            response.raise_for_status()
+            return await self._keeper.akeep(response.content.iter_any())
+
+
 class Ours(Base):
     def _session(self, folder: Path) -> aiohttp.ClientSession:
         from vllm_http_cache import Cache, FileStorage
@@ -78,4 +89,4 @@ class SQLite(Files):
         return CachedSession(cache=SQLiteBackend(str(folder / "cache.sqlite"), expire_after=DAY))
 
 
-SUBJECTS: Makers = {"aiohttp": {NONE: Plain, OURS: Ours, ACC_FILES: Files, ACC_SQLITE: SQLite}}
+SUBJECTS: Makers = {"aiohttp": {NONE: Plain, TO_FILE: ToFile, OURS: Ours, ACC_FILES: Files, ACC_SQLITE: SQLite}}

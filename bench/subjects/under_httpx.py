@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx
 
-from . import AsyncSubject, Makers, Subject
-from .names import HISHEL, NONE, OURS
+from . import AsyncSubject, Keeper, Makers, Subject
+from .names import HISHEL, NONE, OURS, TO_FILE
 
 
 class Base(Subject):
@@ -36,6 +36,16 @@ class Plain(Base):
         response = self._client.get(url, headers={"If-None-Match": self._tag})
         assert response.status_code == 304
         return response.content
+
+
+class ToFile(Base):
+    def open(self, folder: Path) -> None:
+        super().open(folder)
+        self._keeper = Keeper(folder)
+
+    def get(self, url: str) -> bytes:
+        with self._client.stream("GET", url) as response:
+            return self._keeper.keep(response.raise_for_status().iter_raw())
 
 
 class Ours(Base):
@@ -88,6 +98,16 @@ class AsyncPlain(AsyncBase):
         return response.content
 
 
+class AsyncToFile(AsyncBase):
+    async def open(self, folder: Path) -> None:
+        await super().open(folder)
+        self._keeper = Keeper(folder)
+
+    async def get(self, url: str) -> bytes:
+        async with self._client.stream("GET", url) as response:
+            return await self._keeper.akeep(response.raise_for_status().aiter_raw())
+
+
 class AsyncOurs(AsyncBase):
     def _transport(self, folder: Path) -> httpx.AsyncBaseTransport:
         from vllm_http_cache import Cache, FileStorage
@@ -111,6 +131,6 @@ class AsyncHishel(AsyncBase):
 
 
 SUBJECTS: Makers = {
-    "httpx": {NONE: Plain, OURS: Ours, HISHEL: Hishel},
-    "httpx async": {NONE: AsyncPlain, OURS: AsyncOurs, HISHEL: AsyncHishel},
+    "httpx": {NONE: Plain, TO_FILE: ToFile, OURS: Ours, HISHEL: Hishel},
+    "httpx async": {NONE: AsyncPlain, TO_FILE: AsyncToFile, OURS: AsyncOurs, HISHEL: AsyncHishel},
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 import requests
 
-from . import Makers, Subject
-from .names import CC, CC_SEPARATE, NONE, OURS, RC_FILES, RC_SQLITE
+from . import Keeper, Makers, Subject
+from .names import CC, CC_SEPARATE, NONE, OURS, RC_FILES, RC_SQLITE, TO_FILE
 
 PIECE = 64 * 1024  # octets
 DAY = 86_400  # seconds
@@ -43,6 +43,17 @@ class Plain(Base):
         response = self._client.get(url, headers={"If-None-Match": self._tag})
         assert response.status_code == 304
         return response.content
+
+
+class ToFile(Base):
+    def open(self, folder: Path) -> None:
+        super().open(folder)
+        self._keeper = Keeper(folder)
+
+    def get(self, url: str, **options: Any) -> bytes:
+        with self._client.get(url, stream=True, **options) as response:
+            response.raise_for_status()
+            return self._keeper.keep(response.iter_content(PIECE))
 
 
 class Ours(Base):
@@ -97,6 +108,7 @@ class SQLite(Files):
 SUBJECTS: Makers = {
     "requests": {
         NONE: Plain,
+        TO_FILE: ToFile,
         OURS: Ours,
         CC: CacheControl,
         CC_SEPARATE: SeparateBodies,

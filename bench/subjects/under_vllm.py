@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import AsyncSubject, Makers, Subject
-from .names import NONE, OURS, OWN
+from . import AsyncSubject, Keeper, Makers, Subject
+from .names import NONE, OURS, OWN, TO_FILE
 
 __all__ = ["SUBJECTS", "connect", "connect_recreated"]
 
+PIECE = 64 * 1024  # octets
 TIMEOUT = 60  # seconds
 VARIABLE = "VLLM_MEDIA_CACHE"
 Ways = tuple[Callable[[str, Path], Any], Callable[[Any], None]]  # to connect, and to disconnect
@@ -155,15 +156,38 @@ class Async(AsyncSubject):
             return content
 
 
-def _caches(subject: Any, ways: Ways) -> dict[str, Any]:
-    return {cache: partial(subject, ways, cache) for cache in (NONE, OURS, OWN)}
+class ToFile(Sync):
+    def open(self, folder: Path) -> None:
+        super().open(folder)
+        self._keeper = Keeper(folder)
+
+    def get(self, url: str) -> bytes:
+        with self._connector.connection.get_response(url, stream=True, timeout=TIMEOUT) as response:
+            response.raise_for_status()
+            return self._keeper.keep(response.iter_content(PIECE))
+
+
+class AsyncToFile(Async):
+    async def open(self, folder: Path) -> None:
+        await super().open(folder)
+        self._keeper = Keeper(folder)
+
+    async def get(self, url: str) -> bytes:
+        async with await self._connector.connection.get_async_response(url, timeout=TIMEOUT) as response:
+            response.raise_for_status()
+            return await self._keeper.akeep(response.content.iter_chunked(PIECE))
+
+
+def _caches(subject: Any, to_file: Any, ways: Ways) -> dict[str, Any]:
+    caches = {cache: partial(subject, ways, cache) for cache in (NONE, OURS, OWN)}
+    return {**caches, TO_FILE: partial(to_file, ways, NONE)}
 
 
 REAL: Ways = connect, disconnect
 RECREATED: Ways = connect_recreated, disconnect_recreated
 SUBJECTS: Makers = {
-    "vllm": _caches(Sync, REAL),
-    "vllm async": _caches(Async, REAL),
-    "vllm re-created": _caches(Sync, RECREATED),
-    "vllm re-created async": _caches(Async, RECREATED),
+    "vllm": _caches(Sync, ToFile, REAL),
+    "vllm async": _caches(Async, AsyncToFile, REAL),
+    "vllm re-created": _caches(Sync, ToFile, RECREATED),
+    "vllm re-created async": _caches(Async, AsyncToFile, RECREATED),
 }
