@@ -90,6 +90,19 @@ def test_a_body_that_cannot_fit_evicts_nothing(make: Make, limits: dict[str, int
     assert load(storage, KEY) == bytes(100_000)
 
 
+def test_a_body_of_unknown_length_takes_half_of_the_bound_at_most(make: Make) -> None:
+    storage = make(max_size=8 * MIB)
+    for number in range(30):
+        assert store(storage, key(number), bytes(200_000))
+    writer = storage.create_body(KEY, None)
+    assert writer
+    written = 0
+    while writer.write(bytes(100_000)):
+        written += 100_000
+    assert 4 * MIB - 100_000 <= written <= 4 * MIB
+    assert usage(storage).keys > 12
+
+
 def test_a_body_that_just_fits_evicts_the_rest(make: Make, tmp_path: Path) -> None:
     storage = make(max_size=4 * MIB)
     for number in range(30):
@@ -201,8 +214,14 @@ def test_a_device_that_others_have_filled_keeps_what_is_stored(
     for number in range(10):
         assert store(storage, key(number), bytes(MIB))
     monkeypatch.setattr(Home, "device", lambda self: Device(1000 * MIB, 49 * MIB))
-    for number in range(10, 20):
-        assert not store(storage, key(number), bytes(1000))
+    asked: list[bool] = []
+    with patched(storage._room._janitor, "ask", lambda: asked.append(True)):
+        for number in range(10, 20):
+            assert not store(storage, key(number), bytes(1000))
+        assert storage.create_body(KEY, 15 * MIB) is None
+    assert not asked, "nobody waits for room that nobody can make"
+    monkeypatch.setattr(Home, "device", lambda self: Device(1000 * MIB, 55 * MIB))
+    assert storage.create_body(KEY, 15 * MIB) is None, "though it had room within the bound"
     assert usage(storage).keys == 10
     assert len([record for record in caplog.records if "free space" in record.getMessage()]) == 1
     monkeypatch.undo()

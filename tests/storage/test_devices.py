@@ -69,12 +69,37 @@ def test_a_full_disk(make: Make, small_disk: Path, caplog: pytest.LogCaptureFixt
     assert ledger_is_exact(storage)
 
 
-def test_a_floor_on_a_small_disk(make: Make, small_disk: Path) -> None:
+def free(disk: Path) -> int:
+    device = os.statvfs(disk)
+    return device.f_bavail * device.f_frsize
+
+
+def test_a_disk_that_is_mostly_the_caches_keeps_its_floor_and_takes_new_media(make: Make, small_disk: Path) -> None:
     storage = make(small_disk, free_space_floor=2 * MIB)
-    kept = sum(store(storage, key(number), bytes(200_000)) for number in range(30))
-    assert 5 < kept <= 10
-    device = os.statvfs(small_disk)
-    assert device.f_bavail * device.f_frsize >= 2 * MIB
+    for number in range(30):
+        assert store(storage, key(number), bytes(200_000))
+        assert free(small_disk) >= 2 * MIB
+    assert 5 < usage(storage).keys <= 10
+
+
+def test_bodies_begun_together_leave_the_floor(make: Make, small_disk: Path) -> None:
+    storage = make(small_disk, free_space_floor=MIB)
+    writers = [writer for number in range(4) if (writer := storage.create_body(key(number), 2 * MIB))]
+    assert len(writers) == 1
+    assert writers[0].write(bytes(2 * MIB))
+    assert free(small_disk) >= MIB
+    assert storage.create_body(key(5), MIB // 2), "what is written is not reserved once more"
+    assert writers[0].commit()
+
+
+def test_a_body_ends_where_others_have_taken_the_floor(make: Make, small_disk: Path) -> None:
+    storage = make(small_disk, free_space_floor=MIB)
+    writer = storage.create_body(KEY, 2 * MIB + 1)
+    assert writer
+    assert writer.write(bytes(MIB // 2))
+    (small_disk / "others").write_bytes(bytes(2_700_000))
+    assert not writer.write(bytes(600_000)), "though there would be room on the disk"
+    assert writer.commit() is None
 
 
 @needs_root

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
+from collections import deque
+from itertools import islice
 from math import inf
 from pathlib import Path
 
@@ -27,14 +30,32 @@ from tests.storage.helpers import (
     store,
     stored_keys,
     v1,
+    warnings,
     write_body,
 )
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.layout import FOLDERS
 from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.storage.toolbox import sweep, trim
 
 KEY = key("sweep")
+
+
+class Observed:
+    """Keeps the reasons for which keys were removed."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def evicted(self, reason: str, number: int = 1) -> None:
+        self.reasons += [reason] * number
+
+    def storage_failed(self, operation: str) -> None:
+        pass
+
+    def holds(self, *, octets: int | None = None, keys: int | None = None) -> None:
+        pass
 
 
 # Expired.
@@ -168,6 +189,94 @@ def test_one_file_that_cannot_be_read_does_not_stop_the_sweep(make: Make, clock:
     with patched(os, "open", failing):
         sweep(sweeper)
     assert [name for name in names if record_file(tmp_path / "cache", name).exists()] == [names[3]]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_one_folder_that_cannot_be_read_stops_nothing(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    storage = make(ttl=1000.0)
+    names = [f"{folder}{key(folder)[2:]}" for folder in FOLDERS[::16]]
+    for name in names:
+        assert store(storage, name, bytes(10_000))
+    place = storage._access.place
+    assert place
+    opened = os.open
+
+    def failing(path: object, *arguments: object, **options: object) -> int:
+        if path == names[3][:2]:
+            raise OSError(code, "scripted")
+        return opened(path, *arguments, **options)  # type: ignore[arg-type]
+
+    def account() -> int:
+        with place.ledger.locked() as page:
+            return page.account(int(names[3][:2], 16))
+
+    before = account()
+    with patched(os, "open", failing):
+        sweep(storage)
+        with place.ledger.locked() as page:  # as if somebody had died while changing it
+            page.changing = int(names[3][:2], 16)
+            place.ledger.save(page)
+        assert account() == before > 10_000, "what it was charged with is kept"
+        trim(storage, 0)
+        assert warnings(caplog) == 1
+        assert stored_keys(storage) == set()
+        (v1(tmp_path / "cache") / "ledger").unlink()
+        assert eventually(lambda: store(storage, KEY, b"x"))
+    assert stored_keys(storage) == {KEY, names[3]}
+    sweep(storage)
+    assert ledger_is_exact(storage)
+
+
+def test_a_look_that_takes_long_knows_what_time_it_is(storage: FileStorage) -> None:
+    """What is stored meanwhile is neither too old nor from the future."""
+    quiet(storage)
+    assert store(storage, KEY, b"x")
+    place = storage._access.place
+    assert place
+    in_last, behind = "ff" + KEY[2:], 100.0
+    observer = Observed()
+
+    def now() -> float:
+        return time.time() - behind
+
+    look = sweeping.Sweep(place.home, place.ledger, now, now, storage._troubles.warn, observer)
+    looking = look.look_through(1000.0, storage.forget)
+    next(looking)
+    behind = 0.0
+    ref = write_body(storage, in_last, b"on its way")
+    assert ref
+    assert store(storage, "fe" + KEY[2:], b"new")
+    deque(looking, maxlen=0)
+    assert storage.swap(in_last, None, Record((response(ref),)))
+    assert load(storage, in_last) == b"on its way"
+    assert load(storage, "fe" + KEY[2:]) == b"new"
+    assert observer.reasons == []
+
+
+def test_a_look_that_was_not_finished_is_taken_up_by_others_where_it_ended(
+    make: Make, clock: Clock, tmp_path: Path
+) -> None:
+    storage = quiet(make(ttl=1000.0))
+    names = [folder + KEY[2:] for folder in ("00", "fe", "01")]
+    for name in names[:2]:
+        assert store(storage, name, b"x")
+    clock.ahead = 1001
+    assert store(storage, "50" + KEY[2:], b"y", at=clock())
+    place = storage._access.place
+    assert place
+    tidying = storage._room._tidy_alone(place)
+    assert len(list(islice(tidying, 100))) == 100
+    tidying.close()  # type: ignore[attr-defined]
+    storage.swap(names[2], None, Record((response(),)))
+    assert [record_file(tmp_path / "cache", name).exists() for name in names] == [False, True, True]
+    other = make(ttl=1000.0)
+    assert store(other, KEY, b"y", at=clock())
+    assert is_quiet(other)
+    assert [record_file(tmp_path / "cache", name).exists() for name in names] == [False, False, True]
+    other._room._janitor.ask()
+    assert record_file(tmp_path / "cache", names[2]).exists(), "it is over"
 
 
 @pytest.mark.usefixtures("no_grace")

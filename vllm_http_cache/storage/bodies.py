@@ -30,12 +30,14 @@ LARGEST_STEP = 8 * BLOCK
 class Terms:
     """What a writer may do, and whom it asks.
 
-    ``reserve`` reserves octets for this process and says whether there was room; ``warn`` reports what the disk does.
+    ``reserve`` reserves octets for this process and says whether there was room; ``keeps_floor`` says whether the
+    device has enough free now; ``warn`` reports what the disk does.
     """
 
     largest: int
     fsync: bool
     reserve: Callable[[int], bool]
+    keeps_floor: Callable[[], bool]
     warn: Callable[[str, OSError], None]
 
 
@@ -89,7 +91,7 @@ class FileBodyWriter:
             return False
         home = self._place.home
         if home.room(size) + home.slack <= self._held:
-            return True
+            return size // BLOCK == self.written // BLOCK or self._terms.keeps_floor()
         step = min(max(size, SMALLEST_STEP), LARGEST_STEP)
         for target in (min(size + step, limit), size):
             more = home.room(target) + home.slack - self._held

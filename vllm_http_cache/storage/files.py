@@ -33,7 +33,8 @@ class FileStorage:
     Nothing is made or opened before the first use. No method raises what the disk does: see :mod:`.protocol`.
 
     :param max_size: octets that the subfolder may occupy, as ``du`` sees it; the least recently used goes first.
-    :param max_entry_size: octets of the largest body that is kept; None: whatever fits.
+    :param max_entry_size: octets of the largest body that is kept; None: whatever fits. One whose length is not known
+        before its end is kept up to half of max_size.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps.
     :param free_space_floor: octets of the device that are left free for others; None: its twentieth, 64 MiB at most.
     :param fsync: have the disk confirm each body and record, so that they survive a power failure.
@@ -128,13 +129,15 @@ class FileStorage:
     def create_body(self, key: str, length: int | None) -> BodyWriter | None:
         if is_key(key) is None:
             raise ValueError(f"{key!r} is not a key")
-        largest = self.limits.largest
+        largest = self.limits.largest_unannounced if length is None else self.limits.largest
         if length is not None and length > largest:
             return None
         with self._troubles.within("beginning a body"):
             place = self._access.writing()
             if place is not None:
-                terms = Terms(largest, self._fsync, partial(self._room.reserve, place), self._troubles.warn)
+                room = self._room
+                reserve, keeps_floor = partial(room.reserve, place), partial(room.keeps_floor, place)
+                terms = Terms(largest, self._fsync, reserve, keeps_floor, self._troubles.warn)
                 return FileBodyWriter.begin(place, terms, key, length)
         return None
 

@@ -56,12 +56,13 @@ class Janitor:
             return True
 
     def pause(self, deadline: float) -> bool:
-        """Wait until something may have changed; False once it is past *deadline* (monotonic seconds)."""
+        """Wait until something may have changed; False once nothing will, or *deadline* is past (monotonic seconds)."""
         with self._changed:
             left = deadline - time.monotonic()
-            if left > 0:
-                self._changed.wait(min(left, 0.005))
-        return left > 0
+            if left <= 0 or self._thread is None:
+                return False
+            self._changed.wait(min(left, 0.005))
+        return True
 
     def close(self) -> None:
         """Stop at the next folder."""

@@ -44,11 +44,14 @@ HOME = len(FOLDERS)  # the account of everything outside the folders
 NOTE = struct.Struct("<QQ")  # what the file of a slot says: octets held, and the host's number or 0
 _MOST_HELD = 2**48  # more is damage
 
+_UNREADABLE = {errno.EACCES, errno.EPERM, errno.EIO}
+
 _SIZE = 4096
 _MAGIC = b"vhcledg1"
 _CLEAN = -1
 _ACCOUNTS = 64
 _RESERVED = _ACCOUNTS + 8 * (HOME + 1)
+_LOOKED = _RESERVED + 8 * SLOTS
 
 
 class _Number:
@@ -79,6 +82,7 @@ class Page:
     counted = _Number("Q", 40)  # 0: the accounts are not complete yet
     boot = _Number("Q", 48)  # the boot of the machine that has counted
     sweep = _Number("Q", 56)  # when to look through everything next, seconds since the epoch
+    looked = _Number("Q", _LOOKED)  # folders that have been looked through, where not all have
 
     def __init__(self, raw: bytes = b"") -> None:
         self.raw = bytearray(raw)
@@ -308,8 +312,12 @@ class Ledger:
             self._unsaved = True
 
     def count(self, page: Page, folder: int) -> None:
-        """Set an account to what is there. The caller saves."""
-        page.set_account(folder, self._count_home() if folder == HOME else self._count(FOLDERS[folder]))
+        """Set an account to what is there; that of a folder that cannot be read stays. The caller saves."""
+        try:
+            page.set_account(folder, self._count_home() if folder == HOME else self._count(FOLDERS[folder]))
+        except OSError as error:
+            if folder == HOME or error.errno not in _UNREADABLE:
+                raise
 
     def _count(self, folder: str) -> int:
         return self._home.blocks(folder) + sum(self._costs(folder))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOSPC
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from .access import Access
@@ -17,11 +18,12 @@ from .devices import shut
 from .formats import remove_older
 from .growing import withdraw_dead
 from .janitor import Janitor
+from .layout import Home
 from .ledger import HOME, Page
 from .locks import lock
 from .place import Place
 from .slots import bury_dead
-from .sweep import GRACE, count, evict, look_through
+from .sweep import GRACE, Sweep, count
 
 if TYPE_CHECKING:
     from .protocol import Observer
@@ -31,7 +33,7 @@ __all__ = ["SMALLEST", "Limits", "Room"]
 SMALLEST = 128 * 1024  # octets: the folder and its files take up some before anything is stored
 PATIENCE = 0.1  # seconds that a caller waits for room
 OPERATORS_PATIENCE = 30.0  # seconds that an operator's command waits for whoever is tidying up
-HIGH, LOW = 0.9, 0.8  # shares of the bound: above the one the janitor sweeps, down to the other
+HIGH, LOW = 0.9, 0.8  # shares of the room for entries: above the one the janitor evicts, down to the other
 ROUND = 60.0  # seconds between two looks for dead writers, at most
 INTERVAL = 3600.0  # seconds between two looks through everything, at most
 
@@ -54,6 +56,35 @@ class Limits:
         """Octets of the largest body that is kept."""
         return self.max_size if self.max_entry_size is None else min(self.max_entry_size, self.max_size)
 
+    @property
+    def largest_unannounced(self) -> int:
+        """The same, of one whose length is not known: it may never end, and must not take everything's place."""
+        return min(self.largest, self.max_size // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What entries occupy, may occupy beside what is reserved, and what the device has left for them; octets."""
+
+    entries: int
+    room: int
+    left: float  # inf where evicting makes more of it
+
+    def has(self, amount: int) -> bool:
+        return self.entries + amount <= self.room and amount <= self.left
+
+    def could_have(self, amount: int) -> bool:
+        """Whether there would be room if nothing else were stored."""
+        return amount <= min(self.room, self.left)
+
+    def surplus(self, wanted: int = 0, share: float = HIGH) -> int:
+        """How much must go when entries take more than a *share* of the room beside *wanted* octets.
+
+        Nothing where that would not help.
+        """
+        room = self.room - wanted
+        return int(self.entries - LOW * room) if self.entries > share * room and room >= 0 else 0
+
 
 class Room:
     """:param drop: removes what is expired or damaged of a key or, by its name, a damaged body."""
@@ -73,6 +104,7 @@ class Room:
         self._warn = warn
         self.observer: Observer | None = None
         self._waiting: dict[object, int] = {}  # octets asked for by those who wait for room
+        self._missed = 0  # the most that somebody asked for and did not get in time
         self._next_round = 0.0
         self._suspects: deque[str] = deque(maxlen=1024)
         self._janitor = Janitor(self._tidy)
@@ -84,44 +116,65 @@ class Room:
         """
         if self._try(place, amount):
             return True
-        with place.ledger.locked() as page:
-            if not self._fits(place, page, amount):
-                return False
+        with place.ledger.locked() as page:  # some of what is reserved may be the dead's
+            could_have = self._space(place, page, reserved=0).could_have(amount + 2 * place.home.slack)
+            is_bound = amount + 2 * place.home.slack + page.account(HOME) > self._limits.max_size
+        if not could_have:
+            if not is_bound:
+                self._warn("reserving room", OSError(ENOSPC, "the device must keep some free space"))
+            return False
         deadline = time.monotonic() + PATIENCE
         request = object()
         self._waiting[request] = amount
         self._janitor.ask()
         try:
-            while self._janitor.pause(deadline):
+            waiting = True
+            while waiting:
+                waiting = self._janitor.pause(deadline)
                 if self._try(place, amount, request):
                     return True
         finally:
             self._waiting.pop(request, None)
+        if time.monotonic() >= deadline:
+            self._missed = max(self._missed, amount)
         return False
 
-    def _fits(self, place: Place, page: Page, amount: int) -> bool:
-        """Whether there would be room, beside a record, if nothing else were stored."""
-        return amount + page.account(HOME) + 2 * place.home.slack <= self._limits.max_size
+    def keeps_floor(self, place: Place) -> bool:
+        """Whether the device still has as much free as is to be left to others.
+
+        :raises OSError: the disk does.
+        """
+        device = place.home.device()
+        return device is None or device.free >= device.floor(self._limits.free_space_floor)
+
+    def _space(self, place: Place, page: Page, reserved: int | None = None) -> Space:
+        reserved = page.reserved if reserved is None else reserved
+        home = page.account(HOME)
+        space = Space(page.used - home, self._limits.max_size - home - reserved, inf)
+        device = place.home.device()
+        if device is None:
+            return space
+        left = device.free - device.floor(self._limits.free_space_floor) - reserved
+        if reserved and left < space.room - space.entries:
+            left += min(_unfinished(place.home), reserved)
+        if 2 * page.used > device.size - device.free:  # most of what is there is ours
+            return Space(space.entries, min(space.room, space.entries + left), inf)
+        return Space(space.entries, space.room, left)
 
     def _try(self, place: Place, amount: int, request: object = None) -> bool:
         if not place.join(self._limits.max_size):
             return False
         place.settle()
-        device = place.home.device()
-        if device is not None and device.free - amount < device.floor(self._limits.free_space_floor):
-            self._warn("reserving room", OSError(ENOSPC, "the device must keep some free space"))
-            return False
         with place.ledger.locked() as page:
-            granted = place.ledger.reserve(page, amount, self._limits.max_size)
+            space = self._space(place, page)
+            granted = space.has(amount) and place.ledger.reserve(page, amount, self._limits.max_size)
             if granted:
                 self._waiting.pop(request, None)  # before the janitor can count it twice
-            due = self._sweep_is_due(page)
-            full = page.used + page.reserved > HIGH * self._limits.max_size
+            due = self._sweep_is_due(page) or space.surplus(amount if granted else 0)
             used = page.used
-            worth = used > LOW * self._limits.max_size
         if self.observer is not None:
             self.observer.holds(octets=used)
-        if due or (full and worth) or time.monotonic() >= self._next_round:
+        if due or time.monotonic() >= self._next_round:
             self._next_round = time.monotonic() + ROUND
             self._janitor.ask()
         return granted
@@ -152,25 +205,29 @@ class Room:
                 self._warn("tidying up", error)
 
     def _tidy_alone(self, place: Place) -> Iterator[object]:
-        with self._alone(place) as disk:
+        with self._alone(place) as sweep:
             self._bury(place)
             yield None
             count(place.ledger)
-            yield from self._evict(place, disk)
-            if self._take_turn(place):
-                yield from self._look_through(place, disk)
+            yield from self._evict(place, sweep)
+            first = self._take_turn(place)
+            if first is not None:
+                for _ in self._look_through(place, sweep, first):
+                    yield from self._evict(place, sweep)
+                    yield None
 
     @contextmanager
-    def _alone(self, place: Place, patience: float = PATIENCE) -> Iterator[float]:
-        """Gives the time as the file system has it.
-
-        :raises TimeoutError: another process is tidying up.
-        """
+    def _alone(self, place: Place, patience: float = PATIENCE) -> Iterator[Sweep]:
+        """:raises TimeoutError: another process is tidying up."""
         fd = place.home.open("sweep", os.O_RDWR | os.O_CREAT)
+
+        def disk() -> float:
+            os.utime(fd)
+            return os.fstat(fd).st_mtime
+
         try:
             lock(fd, patience)
-            os.utime(fd)
-            yield os.fstat(fd).st_mtime
+            yield Sweep(place.home, place.ledger, self._clock, disk, self._warn, self.observer)
         finally:
             shut(fd)
 
@@ -183,29 +240,41 @@ class Room:
             with place.ledger.locked() as page:
                 place.ledger.look_soon(page, self._clock() + 2 * GRACE)
 
-    def _evict(self, place: Place, disk: float) -> Iterator[object]:
+    def _evict(self, place: Place, sweep: Sweep) -> Iterator[object]:
+        share = HIGH
+
         def goal(page: Page) -> int:
-            """Octets that may stay; what is used now when nothing need go, or when it would not help."""
-            bound, home, waiting = self._limits.max_size, page.account(HOME), list(self._waiting.values())
-            left = bound - page.reserved
-            enough = page.used + sum(waiting) <= left - (1 - HIGH) * bound
-            in_vain = left - max(waiting, default=0) < home
-            return page.used if enough or in_vain else int(min(LOW * bound, max(left - sum(waiting), home)))
+            """Octets that may stay, for those who wait and can be served together to find room.
 
-        return evict(place.home, place.ledger, goal, self._clock(), disk, self.observer)
+            When none is left, it is found for one of those who had no time to wait for it.
+            """
+            nonlocal share
+            space = self._space(place, page)
+            wanted = 0
+            for amount in list(self._waiting.values()) or [self._missed]:
+                if space.could_have(wanted + amount):
+                    wanted += amount
+            surplus = space.surplus(wanted, share)
+            if surplus:  # then down to the lower share
+                share = LOW
+            return page.used - surplus
 
-    def _take_turn(self, place: Place) -> bool:
-        """Whether it is time to look through everything; if so, it will not be for a while."""
+        yield from sweep.evict(goal)
+        self._missed = 0
+
+    def _take_turn(self, place: Place) -> int | None:
+        """The number of the folder to look through first, when it is time to or others have not come to the end."""
         with place.ledger.locked() as page:
-            if not self._sweep_is_due(page):
-                return False
-            page.sweep = int(self._clock() + min(max(self._limits.ttl / 24, ROUND), INTERVAL))
-            place.ledger.save(page)
-        return True
+            first = page.looked
+            if self._sweep_is_due(page):
+                page.sweep = int(self._clock() + min(max(self._limits.ttl / 24, ROUND), INTERVAL))
+                place.ledger.save(page)
+            elif not first:
+                return None
+        return first
 
-    def _look_through(self, place: Place, disk: float) -> Iterator[object]:
-        drop = partial(self._drop, place)
-        return look_through(place.home, place.ledger, self._clock(), disk, self._limits.ttl, drop, self.observer)
+    def _look_through(self, place: Place, sweep: Sweep, first: int = 0) -> Iterator[object]:
+        return sweep.look_through(self._limits.ttl, partial(self._drop, place), first)
 
     # The operator's.
 
@@ -217,8 +286,8 @@ class Room:
         place = self._access.reading()
         if place is None:
             return 0
-        with self._alone(place, OPERATORS_PATIENCE) as disk:
-            return sum(evict(place.home, place.ledger, lambda _: size, self._clock(), disk, self.observer))
+        with self._alone(place, OPERATORS_PATIENCE) as sweep:
+            return sum(sweep.evict(lambda _: size))
 
     def sweep(self) -> None:
         """Bury the dead and look through everything.
@@ -227,10 +296,16 @@ class Room:
         """
         place = self._access.reading()
         if place is not None:
-            with self._alone(place, OPERATORS_PATIENCE) as disk:
+            with self._alone(place, OPERATORS_PATIENCE) as sweep:
                 self._bury(place)
                 count(place.ledger)
-                deque(self._look_through(place, disk), maxlen=0)
+                deque(self._look_through(place, sweep), maxlen=0)
 
     def close(self) -> None:
         self._janitor.close()
+
+
+def _unfinished(home: Home) -> int:
+    """Octets that unfinished bodies, for which room is reserved, occupy already."""
+    folders = [f"writers/{name}" for name in home.names("writers") if name.endswith(".d")]
+    return sum(home.blocks(f"{folder}/{name}") for folder in folders for name in home.names(folder))

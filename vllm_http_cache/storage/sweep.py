@@ -10,6 +10,7 @@ import stat
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from .shelf import Shelf
 if TYPE_CHECKING:
     from .protocol import Observer
 
-__all__ = ["GRACE", "SKEW", "count", "evict", "look_through", "remove"]
+__all__ = ["GRACE", "SKEW", "Sweep", "count", "remove"]
 
 GRACE = 60.0  # seconds between a body's commit and its record, at most
 TURN = 0.01  # seconds for which the ledger is kept, about
@@ -42,49 +43,160 @@ def count(ledger: Ledger) -> None:
             ledger.save(page)
 
 
-def evict(
-    home: Home,
-    ledger: Ledger,
-    goal: Callable[[Page], int],
-    now: float,
-    disk: float,
-    observer: Observer | None = None,
-) -> Iterator[int]:
-    """Remove the least recently used until no more than *goal* is used; yields octets freed, folder by folder.
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One process's turn to sweep.
 
-    :param now: seconds since the epoch.
+    :param clock: seconds since the epoch.
     :param disk: the same as the file system has it, whose clock may be another.
+    :param warn: told of a folder that cannot be read or changed, which is left alone.
     """
-    with ledger.locked() as page:
-        excess = page.used - goal(page)
-    if excess <= 0:
-        return
-    victims: dict[str, dict[str, int]] = defaultdict(dict)
-    by_use = (_by_use(home, folder, now, disk) for folder in FOLDERS)
-    for used, key, size in merge(*by_use):  # sorting all at once would keep the interpreter to itself
-        if excess <= 0:
-            break
-        excess -= size
-        victims[key[:2]][key] = used
-    for folder, chosen in victims.items():
-        files = _by_key(folder, home.names(folder))
-        while chosen:
-            gone = 0
-            with ledger.locked() as page, ledger.changing(page, int(folder, 16), removing=True) as amounts:
+
+    home: Home
+    ledger: Ledger
+    clock: Callable[[], float]
+    disk: Callable[[], float]
+    warn: Callable[[str, OSError], None]
+    observer: Observer | None = None
+
+    def evict(self, goal: Callable[[Page], int]) -> Iterator[int]:
+        """Remove the least recently used until no more than *goal* is used; yields octets freed, turn by turn.
+
+        :param goal: asked again before each turn.
+        """
+        by_use = self._least_recently_used()
+        with self.ledger.locked() as page:
+            excess = page.used - goal(page)
+        while victims := _choose(by_use, excess):
+            for folder, chosen in victims.items():
+                with self._confined(folder):
+                    files = _by_key(folder, self.home.names(folder))
+                    while chosen:
+                        freed, start = self._evict_some(folder, chosen, files, goal)
+                        if freed is None:
+                            return
+                        excess -= freed  # the page cannot always be told
+                        yield freed
+                        _rest(start)
+
+    def _evict_some(
+        self, folder: str, chosen: dict[str, int], files: dict[str, list[str]], goal: Callable[[Page], int]
+    ) -> tuple[int | None, float]:
+        """One turn: octets freed, None when no more need be, and when it began (monotonic seconds)."""
+        home, ledger, gone = self.home, self.ledger, 0
+        with ledger.locked() as page:
+            if page.used <= goal(page):
+                return None, 0.0
+            with ledger.changing(page, int(folder, 16), removing=True) as amounts:
                 start = time.monotonic()
                 while chosen:
                     key, used = chosen.popitem()
                     entry = _entry(home, key, files.get(key, ()))
-                    if entry.names and used == _last_used(entry, now) and _may_go(entry, disk):
+                    if entry.names and used == _last_used(entry, self.clock()) and _may_go(entry, self.disk):
                         amounts.extend(-remove(home, file_path(name)) for name in entry.names)
                         gone += 1
                     if time.monotonic() - start >= TURN:
                         break
                 home.remove_folder(folder)
-            if observer is not None and gone:
-                observer.evicted("size", gone)
-            yield -sum(amounts)
+        if self.observer is not None and gone:
+            self.observer.evicted("size", gone)
+        return -sum(amounts), start
+
+    def _least_recently_used(self) -> Iterator[tuple[int, str, int]]:
+        """As :func:`_by_use`, of all folders. Sorting all at once would keep the interpreter to itself."""
+        found: list[list[tuple[int, str, int]]] = []
+        for folder in FOLDERS:
+            with self._confined(folder):
+                found.append(_by_use(self.home, folder, self.clock(), self.disk))
+        yield from merge(*found)
+
+    @contextmanager
+    def _confined(self, folder: str) -> Iterator[None]:
+        """What fails in a folder ends what is done there, and nothing else."""
+        try:
+            yield
+        except TimeoutError:
+            raise  # it is the ledger that is not to be had
+        except OSError as error:
+            self.warn(f"sweeping folder {folder}", error)
+
+    def look_through(self, ttl: float, drop: Callable[[str], None], first: int = 0) -> Iterator[None]:
+        """Read the records of all folders from number *first* on, and remove what is expired, damaged or without one.
+
+        Each folder is counted anew then, and noted.
+
+        :param ttl: seconds.
+        :param drop: removes what is expired or damaged of a key.
+        """
+        shelf = Shelf()
+        keys = 0
+        for number in range(first, HOME):
+            start = time.monotonic()
+            with self._confined(FOLDERS[number]):
+                keys += self._look_into(shelf, number, ttl, drop)
+            yield
             _rest(start)
+        with self.ledger.locked() as page:
+            page.looked = 0
+            self.ledger.count(page, HOME)
+            self.ledger.saved(page)
+            used = page.used
+        if self.observer is not None:
+            self.observer.holds(octets=used, keys=None if first else keys)
+
+    def _look_into(self, shelf: Shelf, number: int, ttl: float, drop: Callable[[str], None]) -> int:
+        """How many keys there were."""
+        home, ledger, folder, now = self.home, self.ledger, FOLDERS[number], self.clock()
+        listed = home.names(folder)
+        keys = [name for name in listed if is_key(name)]
+        named: set[str] = set()
+        for key in keys:
+            try:
+                loaded = shelf.get(home, key)
+            except OSError:
+                continue  # cannot be read now
+            if loaded is not None and (record := loaded.record) is not None:
+                named |= names(record.responses)
+            if loaded is not None and (record is None or loaded.visible(now - ttl, now + SKEW) is not record):
+                drop(key)
+                if self.observer is not None:
+                    self.observer.evicted("age" if record else "damaged")
+        loose = [name for name in listed if name not in named and self._is_loose(shelf, folder, name)]
+        with ledger.locked() as page:
+            page.looked = number + 1
+            if loose:
+                with ledger.changing(page, number, removing=True) as amounts:
+                    again = [name for name in loose if self._is_loose(shelf, folder, name)]
+                    amounts.extend(-remove(home, f"{folder}/{name}") for name in again)
+            if not home.remove_folder(folder) or page.account(number):
+                ledger.count(page, number)
+                ledger.saved(page)
+        return len(keys)
+
+    def _is_loose(self, shelf: Shelf, folder: str, name: str) -> bool:
+        """Whether a file belongs to no key, or to one whose record does not name it."""
+        if is_key(name) and name[:2] == folder:
+            return False
+        status = self.home.status(f"{folder}/{name}")
+        if status is None or not _settled(status.st_ctime, self.disk) or name.startswith(_STILL_OPEN):
+            return False
+        if not is_body(name) or name[:2] != folder:
+            return True
+        try:
+            loaded = shelf.get(self.home, name[:64])
+        except OSError:
+            return False  # nobody knows
+        return loaded is None or loaded.record is None or name not in names(loaded.record.responses)
+
+
+def _choose(by_use: Iterator[tuple[int, str, int]], excess: int) -> dict[str, dict[str, int]]:
+    """The next that must go, for *excess* octets to be freed: by folder, each key's last use."""
+    victims: dict[str, dict[str, int]] = defaultdict(dict)
+    while excess > 0 and (found := next(by_use, None)) is not None:
+        used, key, size = found
+        victims[key[:2]][key] = used
+        excess -= size
+    return victims
 
 
 @dataclass(slots=True)
@@ -97,7 +209,7 @@ class Entry:
     newest: float = 0.0  # when the last of its bodies was committed
 
 
-def _by_use(home: Home, folder: str, now: float, disk: float) -> list[tuple[int, str, int]]:
+def _by_use(home: Home, folder: str, now: float, disk: Callable[[], float]) -> list[tuple[int, str, int]]:
     """When each entry of a folder that may go was used last, its key and its size; least recently used first."""
     found = ((key, _entry(home, key, files)) for key, files in _by_key(folder, home.names(folder)).items())
     return sorted((_last_used(entry, now), key, entry.size) for key, entry in found if _may_go(entry, disk))
@@ -133,13 +245,14 @@ def _last_used(entry: Entry, now: float) -> int:
     return entry.used if entry.used is not None and entry.used <= (now + SKEW) * 1e9 else 0
 
 
-def _may_go(entry: Entry, disk: float) -> bool:
+def _may_go(entry: Entry, disk: Callable[[], float]) -> bool:
     return entry.used is not None or _settled(entry.newest, disk)
 
 
-def _settled(changed: float, disk: float) -> bool:
+def _settled(changed: float, disk: Callable[[], float]) -> bool:
     """Whether a body committed then has a record by now, or never gets one."""
-    return not disk - GRACE <= changed <= disk + SKEW
+    now = disk()
+    return not now - GRACE <= changed <= now + SKEW
 
 
 def _rest(start: float) -> None:
@@ -156,70 +269,3 @@ def remove(home: Home, path: str) -> int:
         return 0
     home.unlink(path)
     return home.cost(status)
-
-
-def look_through(
-    home: Home,
-    ledger: Ledger,
-    now: float,
-    disk: float,
-    ttl: float,
-    drop: Callable[[str], None],
-    observer: Observer | None = None,
-) -> Iterator[None]:
-    """Read every record and remove what is expired, damaged or without one; then count each folder anew.
-
-    :param now: and *disk*: as for :func:`evict`.
-    :param drop: removes what is expired or damaged of a key.
-    """
-    shelf = Shelf()
-    keys = 0
-    for number, folder in enumerate(FOLDERS):
-        start = time.monotonic()
-        listed = home.names(folder)
-        named: set[str] = set()
-        keys += sum(map(bool, map(is_key, listed)))
-        for key in filter(is_key, listed):
-            try:
-                loaded = shelf.get(home, key)
-            except OSError:
-                continue  # cannot be read now
-            if loaded is not None and (record := loaded.record) is not None:
-                named |= names(record.responses)
-            if loaded is not None and (record is None or loaded.visible(now - ttl, now + SKEW) is not record):
-                drop(key)
-                if observer is not None:
-                    observer.evicted("age" if record else "damaged")
-        loose = [name for name in listed if name not in named and _is_loose(home, shelf, folder, name, disk)]
-        with ledger.locked() as page:
-            if loose:
-                with ledger.changing(page, number, removing=True) as amounts:
-                    again = [name for name in loose if _is_loose(home, shelf, folder, name, disk)]
-                    amounts.extend(-remove(home, f"{folder}/{name}") for name in again)
-            if not home.remove_folder(folder) or page.account(number):
-                ledger.count(page, number)
-                ledger.saved(page)
-        yield
-        _rest(start)
-    with ledger.locked() as page:
-        ledger.count(page, HOME)
-        ledger.saved(page)
-        used = page.used
-    if observer is not None:
-        observer.holds(octets=used, keys=keys)
-
-
-def _is_loose(home: Home, shelf: Shelf, folder: str, name: str, disk: float) -> bool:
-    """Whether a file belongs to no key, or to one whose record does not name it."""
-    if is_key(name) and name[:2] == folder:
-        return False
-    status = home.status(f"{folder}/{name}")
-    if status is None or not _settled(status.st_ctime, disk) or name.startswith(_STILL_OPEN):
-        return False
-    if not is_body(name) or name[:2] != folder:
-        return True
-    try:
-        loaded = shelf.get(home, name[:64])
-    except OSError:
-        return False  # nobody knows
-    return loaded is None or loaded.record is None or name not in names(loaded.record.responses)
