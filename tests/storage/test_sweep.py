@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from tests.storage.actors import quiet
 from tests.storage.conftest import Clock, Make
+from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
@@ -33,6 +35,7 @@ from tests.storage.helpers import (
     warnings,
     write_body,
 )
+from vllm_http_cache.rfc9111.message import Fields
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.layout import FOLDERS
@@ -141,6 +144,43 @@ def test_a_body_on_its_way_to_a_record_stays(storage: FileStorage, tmp_path: Pat
     trim(storage, 0)
     assert storage.swap(KEY, None, Record((response(ref),)))
     assert load(storage, KEY) == b"new"
+
+
+def test_a_swap_that_was_lost_leaves_its_body_for_a_while(storage: FileStorage, tmp_path: Path) -> None:
+    """And has not everything looked through."""
+    assert store(storage, KEY, b"kept")
+    assert is_quiet(storage)
+    place = storage._access.place
+    assert place
+    with place.ledger.locked() as page:
+        due = page.sweep
+    ref = write_body(storage, KEY, b"lost")
+    assert not storage.swap(KEY, None, Record((response(ref),)))
+    storage._room._janitor.ask()
+    assert len(body_files(tmp_path / "cache")) == 2, "it may be tried once more"
+    with patched(sweeping, "GRACE", -1.0):
+        storage._room._janitor.ask()
+    assert len(body_files(tmp_path / "cache")) == 1
+    assert load(storage, KEY) == b"kept"
+    with place.ledger.locked() as page:
+        assert page.sweep == due
+    assert ledger_is_exact(storage)
+
+
+@pytest.mark.parametrize("why", ["no room", "too large", "partly too large"])
+def test_what_cannot_be_kept_of_a_record_leaves_no_body(storage: FileStorage, tmp_path: Path, why: str) -> None:
+    assert store(storage, KEY, b"kept")
+    seen, ref = storage.read(KEY), write_body(storage, KEY, b"new")
+    assert seen
+    if why == "no room":
+        with intercepted(Nth(1, fail(errno.ENOSPC), only="write", on=True)):
+            assert storage.swap(KEY, seen, Record((*seen.responses, response(ref))))
+    else:
+        large = replace(response(ref, at=0.0), fields=Fields([("A", "x" * 1_100_000)]))
+        assert storage.swap(KEY, seen, Record((large,) if why == "too large" else (*seen.responses, large)))
+    assert len(body_files(tmp_path / "cache")) == (why != "too large")
+    assert load(storage, KEY) == (b"kept" if why != "too large" else None)
+    assert ledger_is_exact(storage)
 
 
 @pytest.mark.usefixtures("no_grace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from .devices import is_full
 from .layout import file_path
@@ -11,7 +12,7 @@ from .place import Place
 from .protocol import Record
 from .records import encode, names
 from .shelf import Loaded, Shelf, marked
-from .sweep import GRACE, remove
+from .sweep import remove
 
 __all__ = ["Keeping"]
 
@@ -20,6 +21,7 @@ class Keeping:
     """Every method raises OSError when the disk does.
 
     :param reserve: reserves octets and says whether there was room.
+    :param look_later: told the names of bodies that may never be named by a record.
     :param visible: as much of a record file as may still be used.
     """
 
@@ -28,6 +30,7 @@ class Keeping:
         shelf: Shelf,
         reserve: Callable[[Place, int], bool],
         visible: Callable[[Loaded], Record | None],
+        look_later: Callable[[Iterable[str]], None],
         clock: Callable[[], float],
         *,
         fsync: bool,
@@ -35,15 +38,33 @@ class Keeping:
         self._shelf = shelf
         self._reserve = reserve
         self._visible = visible
+        self._look_later = look_later
         self._clock = clock
         self._fsync = fsync
 
     def swap(self, place: Place, key: str, seen: Record | None, record: Record) -> bool:
-        """As the storage's; a record that finds no room is dropped with the bodies that only it names.
+        """As the storage's; what cannot be kept of a record is dropped with the bodies that only it names.
 
         One that only leaves out what must go takes the rest along then.
         """
-        data, record = _encode(key, record)
+        data, kept = _encode(key, record)
+        new = names(record.responses) - names(seen.responses if seen else ())
+        swapped = False
+        try:
+            swapped = self._swap(place, key, seen, kept, data)
+        except OSError:
+            with suppress(OSError):
+                self._remove_unnamed(place, key, new)
+                new = set()
+            raise
+        finally:
+            if not swapped:  # it is tried once more, or not
+                self._look_later(new)
+        if len(kept.responses) < len(record.responses):
+            self._remove_unnamed(place, key, new)
+        return swapped
+
+    def _swap(self, place: Place, key: str, seen: Record | None, record: Record, data: bytes | None) -> bool:
         if data is None:
             return self._swap_for_nothing(place, key, seen)
         room = place.home.room(len(data)) + place.home.slack
@@ -55,10 +76,12 @@ class Keeping:
                 raise
         if _only_leaves_out(seen, record):
             return self._swap_for_nothing(place, key, seen)
-        new = names(record.responses) - names(seen.responses if seen else ())
-        with place.ledger.locked() as page:
-            _remove(place, page, int(key[:2], 16), new)
+        self._remove_unnamed(place, key, names(record.responses) - names(seen.responses if seen else ()))
         return True
+
+    def _remove_unnamed(self, place: Place, key: str, bodies: set[str]) -> None:
+        with place.ledger.locked() as page:
+            _remove(place, page, int(key[:2], 16), bodies - _bodies(self._shelf.get(place.home, key)))
 
     def _write(self, place: Place, key: str, seen: Record | None, record: Record, data: bytes, room: int) -> bool:
         path, swapped = "", False
@@ -78,7 +101,6 @@ class Keeping:
         with place.ledger.locked() as page:
             current = self._shelf.get(home, key)
             if not self._is_seen(current, seen):
-                place.ledger.look_soon(page, self._clock() + 2 * GRACE)
                 return False
             with place.ledger.changing(page, folder) as amounts:
                 amounts.append(-_cost(place, target))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOSPC
@@ -107,6 +107,7 @@ class Room:
         self._missed = 0  # the most that somebody asked for and did not get in time
         self._next_round = 0.0
         self._suspects: deque[str] = deque(maxlen=1024)
+        self._loose: deque[str] = deque(maxlen=1024)
         self._janitor = Janitor(self._tidy)
 
     def reserve(self, place: Place, amount: int) -> bool:
@@ -184,6 +185,10 @@ class Room:
         self._suspects.append(name)
         self._janitor.ask()
 
+    def look_later(self, bodies: Iterable[str]) -> None:
+        """Have the janitor remove those of these bodies that no record names in time."""
+        self._loose.extend(bodies)
+
     def _sweep_is_due(self, page: Page) -> bool:
         now = self._clock()
         return not page.counted or not now < page.sweep <= now + 2 * INTERVAL
@@ -209,6 +214,7 @@ class Room:
             self._bury(place)
             yield None
             count(place.ledger)
+            self._loose.extend(sweep.reclaim([self._loose.popleft() for _ in range(len(self._loose))]))
             yield from self._evict(place, sweep)
             first = self._take_turn(place)
             if first is not None:

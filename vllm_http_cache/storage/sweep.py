@@ -164,14 +164,31 @@ class Sweep:
         loose = [name for name in listed if name not in named and self._is_loose(shelf, folder, name)]
         with ledger.locked() as page:
             page.looked = number + 1
-            if loose:
-                with ledger.changing(page, number, removing=True) as amounts:
-                    again = [name for name in loose if self._is_loose(shelf, folder, name)]
-                    amounts.extend(-remove(home, f"{folder}/{name}") for name in again)
+            self._remove_loose(page, shelf, folder, loose)
             if not home.remove_folder(folder) or page.account(number):
                 ledger.count(page, number)
                 ledger.saved(page)
         return len(keys)
+
+    def reclaim(self, bodies: Iterable[str]) -> list[str]:
+        """Remove those of these bodies that no record names; those that may yet get one are given back."""
+        shelf, waiting = Shelf(), []
+        for name in bodies:
+            folder = name[:2]
+            with self._confined(folder):
+                status = self.home.status(file_path(name))
+                if status is not None and not _settled(status.st_ctime, self.disk):
+                    waiting.append(name)
+                elif status is not None:
+                    with self.ledger.locked() as page:
+                        self._remove_loose(page, shelf, folder, (name,))
+        return waiting
+
+    def _remove_loose(self, page: Page, shelf: Shelf, folder: str, listed: Iterable[str]) -> None:
+        loose = [name for name in listed if self._is_loose(shelf, folder, name)]
+        if loose:
+            with self.ledger.changing(page, int(folder, 16), removing=True) as amounts:
+                amounts.extend(-remove(self.home, f"{folder}/{name}") for name in loose)
 
     def _is_loose(self, shelf: Shelf, folder: str, name: str) -> bool:
         """Whether a file belongs to no key, or to one whose record does not name it."""
