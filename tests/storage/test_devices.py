@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,9 @@ from tests.storage.helpers import (
     warnings,
     write_body,
 )
+from vllm_http_cache.storage import sweep as sweeping
+from vllm_http_cache.storage.devices import Device
+from vllm_http_cache.storage.layout import Home
 from vllm_http_cache.storage.toolbox import usage
 
 KEY = key("devices")
@@ -80,6 +84,38 @@ def test_a_disk_that_is_mostly_the_caches_keeps_its_floor_and_takes_new_media(ma
         assert store(storage, key(number), bytes(200_000))
         assert free(small_disk) >= 2 * MIB
     assert 5 < usage(storage).keys <= 10
+
+
+def test_a_disk_of_few_files_keeps_some_for_others_and_takes_new_media(make: Make, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,nr_inodes=1000", small_disk], check=True)
+    storage = make(small_disk, free_space_floor=0)
+    looks: list[str] = []
+    by_use = sweeping._by_use
+
+    def look(home: Home, folder: str, *arguments: Any) -> object:
+        looks.append(folder)
+        return by_use(home, folder, *arguments)
+
+    with patched(sweeping, "_by_use", look):
+        for number in range(600):
+            assert store(storage, key(number), b"x"), number
+            assert os.statvfs(small_disk).f_favail >= 45, "fifty, but for a record and its folder"
+    assert usage(storage).keys > 200
+    assert 1 <= looks.count("00") < 30, "not for each of them"
+
+
+def test_where_others_have_taken_the_files_what_is_stored_stays(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = make()
+    for number in range(10):
+        assert store(storage, key(number), bytes(MIB))
+    monkeypatch.setattr(Home, "device", lambda self: Device(20 * MIB, 9 * MIB, 1000, 49))
+    assert not store(storage, KEY, b"x")
+    assert usage(storage).keys == 10
+    assert warnings(caplog) == 1
+    monkeypatch.setattr(Home, "device", lambda self: Device(20 * MIB, 9 * MIB))
+    assert store(storage, KEY, b"x")
 
 
 def test_bodies_begun_together_leave_the_floor(make: Make, small_disk: Path) -> None:

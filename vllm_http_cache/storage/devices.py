@@ -50,14 +50,21 @@ _EXTENT_SIZE_INHERITED = 0x1000  # FS_XFLAG_EXTSZINHERIT
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """How large it is and how much of it is free for us, in octets."""
+    """How large it is and how much of it is free for us, in octets; the same in files, 0 where they are not limited."""
 
     size: int
     free: int
+    files: int = 0
+    free_files: int = 0
 
     def floor(self, wanted: int | None) -> int:
         """Octets to be left free. None: a twentieth of the device, 64 MiB at most."""
         return min(self.size // 20, 64 * 1024**2) if wanted is None else wanted
+
+    @property
+    def floor_of_files(self) -> int:
+        """Files that others are left to make: a twentieth of all, 16 384 at most."""
+        return min(self.files // 20, 16 * 1024)
 
 
 class Descriptor:

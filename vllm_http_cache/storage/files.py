@@ -37,6 +37,7 @@ class FileStorage:
         before its end is kept up to half of max_size.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps.
     :param free_space_floor: octets of the device that are left free for others; None: its twentieth, 64 MiB at most.
+        Of the files that it can hold a twentieth is left to others, 16 384 at most.
     :param fsync: have the disk confirm each body and record, so that they survive a power failure.
     :param group: share the folder with all members of its group.
     :param clock: seconds since the epoch.

@@ -105,7 +105,8 @@ class Home:
     def device(self) -> Device | None:
         """None: it does not say how large it is."""
         found = os.fstatvfs(self.fd)
-        return Device(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize) if found.f_blocks else None
+        size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        return Device(size, free, found.f_files, found.f_favail) if size else None
 
     def status(self, path: str) -> os.stat_result | None:
         """None: there is no such file."""

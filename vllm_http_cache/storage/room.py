@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import ENOSPC
 from functools import partial
@@ -18,7 +18,7 @@ from .devices import shut
 from .formats import remove_older
 from .growing import withdraw_dead
 from .janitor import Janitor
-from .layout import Home
+from .layout import FOLDERS, Home
 from .ledger import HOME, Page
 from .locks import lock
 from .place import Place
@@ -106,6 +106,7 @@ class Room:
         self._waiting: dict[object, int] = {}  # octets asked for by those who wait for room
         self._missed = 0  # the most that somebody asked for and did not get in time
         self._next_round = 0.0
+        self._files_counted, self._files_found = -inf, 0
         self._suspects: deque[str] = deque(maxlen=1024)
         self._loose: deque[str] = deque(maxlen=1024)
         self._janitor = Janitor(self._tidy)
@@ -148,7 +149,7 @@ class Room:
         device = place.home.device()
         return device is None or device.free >= device.floor(self._limits.free_space_floor)
 
-    def _space(self, place: Place, page: Page, reserved: int | None = None) -> Space:
+    def _space(self, place: Place, page: Page, *, reserved: int | None = None, floors_of_files: int = 1) -> Space:
         reserved = page.reserved if reserved is None else reserved
         home = page.account(HOME)
         space = Space(page.used - home, self._limits.max_size - home - reserved, inf)
@@ -158,7 +159,11 @@ class Room:
         left = device.free - device.floor(self._limits.free_space_floor) - reserved
         if reserved and left < space.room - space.entries:
             left += min(_unfinished(place.home), reserved)
-        if 2 * page.used > device.size - device.free:  # most of what is there is ours
+        ours = 2 * page.used > device.size - device.free  # most of what is there
+        if device.free_files < floors_of_files * device.floor_of_files:
+            left = min(left, 0)
+            ours = 2 * self._files(place.home) > device.files - device.free_files
+        if ours:
             return Space(space.entries, min(space.room, space.entries + left), inf)
         return Space(space.entries, space.room, left)
 
@@ -179,6 +184,15 @@ class Room:
             self._next_round = time.monotonic() + ROUND
             self._janitor.ask()
         return granted
+
+    def _files(self, home: Home) -> int:
+        """How many files there are, or were a minute ago."""
+        if time.monotonic() >= self._files_counted + ROUND:
+            self._files_counted, self._files_found = time.monotonic(), 0
+            for folder in FOLDERS:
+                with suppress(OSError):  # then it does not count
+                    self._files_found += len(home.names(folder))
+        return self._files_found
 
     def suspect(self, name: str) -> None:
         """Have the janitor look at the record of a key, or at a body, that seems to be of no use any more."""
@@ -255,7 +269,7 @@ class Room:
             When none is left, it is found for one of those who had no time to wait for it.
             """
             nonlocal share
-            space = self._space(place, page)
+            space = self._space(place, page, floors_of_files=1 if share == HIGH else 2)
             wanted = 0
             for amount in list(self._waiting.values()) or [self._missed]:
                 if space.could_have(wanted + amount):
