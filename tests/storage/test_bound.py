@@ -99,7 +99,7 @@ def test_a_body_of_unknown_length_takes_half_of_the_bound_at_most(make: Make) ->
     written = 0
     while writer.write(bytes(100_000)):
         written += 100_000
-    assert 4 * MIB - 100_000 <= written <= 4 * MIB
+    assert 3.7 * MIB < written <= 4 * MIB
     assert usage(storage).keys > 12
 
 

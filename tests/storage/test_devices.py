@@ -86,6 +86,19 @@ def test_a_disk_that_is_mostly_the_caches_keeps_its_floor_and_takes_new_media(ma
     assert 5 < usage(storage).keys <= 10
 
 
+def test_a_body_of_unknown_length_takes_half_of_a_disk_smaller_than_the_bound_at_most(
+    make: Make, small_disk: Path
+) -> None:
+    storage = make(small_disk, free_space_floor=0)
+    for number in range(20):
+        assert store(storage, key(number), bytes(150_000))
+    writer = storage.create_body(KEY, None)
+    assert writer
+    while writer.write(bytes(50_000)):
+        pass
+    assert usage(storage).keys >= 9
+
+
 def test_a_disk_of_few_files_keeps_some_for_others_and_takes_new_media(make: Make, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,nr_inodes=1000", small_disk], check=True)
     storage = make(small_disk, free_space_floor=0)

@@ -30,13 +30,13 @@ LARGEST_STEP = 8 * BLOCK
 class Terms:
     """What a writer may do, and whom it asks.
 
-    ``reserve`` reserves octets for this process and says whether there was room; ``keeps_floor`` says whether the
-    device has enough free now; ``warn`` reports what the disk does.
+    ``reserve`` reserves octets for this process, beside those that a body of unknown length has, and says whether there
+    was room; ``keeps_floor`` says whether the device has enough free now; ``warn`` reports what the disk does.
     """
 
     largest: int
     fsync: bool
-    reserve: Callable[[int], bool]
+    reserve: Callable[[int, int], bool]
     keeps_floor: Callable[[], bool]
     warn: Callable[[str, OSError], None]
 
@@ -52,7 +52,7 @@ class FileBodyWriter:
         """
         home = place.home
         held = home.room(min(SMALLEST_STEP, terms.largest) if length is None else length) + home.slack
-        if not terms.reserve(held):
+        if not terms.reserve(held, 0):
             return None
         try:
             return cls(place, terms, key, length, held)
@@ -95,7 +95,7 @@ class FileBodyWriter:
         step = min(max(size, SMALLEST_STEP), LARGEST_STEP)
         for target in (min(size + step, limit), size):
             more = home.room(target) + home.slack - self._held
-            if self._terms.reserve(more):
+            if self._terms.reserve(more, self._held):
                 self._held += more
                 return True
         return False
@@ -129,7 +129,7 @@ class FileBodyWriter:
         try:
             data = encode_growing(flight, self._path, stored)
             room = place.home.room(len(data)) + place.home.slack
-            if self._terms.reserve(room):
+            if self._terms.reserve(room, 0):
                 self._held += room
                 before = place.home.blocks("growing")
                 place.move_file(place.write_file(data), f"growing/{flight}")

@@ -34,7 +34,7 @@ class FileStorage:
 
     :param max_size: octets that the subfolder may occupy, as ``du`` sees it; the least recently used goes first.
     :param max_entry_size: octets of the largest body that is kept; None: whatever fits. One whose length is not known
-        before its end is kept up to half of max_size.
+        before its end is kept up to half of all the room.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps.
     :param free_space_floor: octets of the device that are left free for others; None: its twentieth, 64 MiB at most.
         Of the files that it can hold a twentieth is left to others, 16 384 at most.
@@ -133,7 +133,7 @@ class FileStorage:
     def create_body(self, key: str, length: int | None) -> BodyWriter | None:
         if is_key(key) is None:
             raise ValueError(f"{key!r} is not a key")
-        largest = self.limits.largest_unannounced if length is None else self.limits.largest
+        largest = self.limits.largest
         if length is not None and length > largest:
             return None
         with self._troubles.within("beginning a body"):

@@ -56,11 +56,6 @@ class Limits:
         """Octets of the largest body that is kept."""
         return self.max_size if self.max_entry_size is None else min(self.max_entry_size, self.max_size)
 
-    @property
-    def largest_unannounced(self) -> int:
-        """The same, of one whose length is not known: it may never end, and must not take everything's place."""
-        return min(self.largest, self.max_size // 2)
-
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -111,11 +106,17 @@ class Room:
         self._loose: deque[str] = deque(maxlen=1024)
         self._janitor = Janitor(self._tidy)
 
-    def reserve(self, place: Place, amount: int) -> bool:
+    def reserve(self, place: Place, amount: int, held: int = 0) -> bool:
         """Reserve octets, after a short wait if need be.
 
+        :param held: octets that a body of unknown length has already. It may never end, and must not take everything's
+            place: with *amount* it has half of what there is for all, at most.
         :raises OSError: the disk does.
         """
+        if held:
+            with place.ledger.locked() as page:
+                if 2 * (held + amount) > self._space(place, page, reserved=0).room:
+                    return False
         if self._try(place, amount):
             return True
         with place.ledger.locked() as page:  # some of what is reserved may be the dead's
