@@ -99,6 +99,17 @@ def test_a_body_of_unknown_length_takes_half_of_a_disk_smaller_than_the_bound_at
     assert usage(storage).keys >= 9
 
 
+def test_what_is_being_written_is_the_caches_own_too(make: Make, small_disk: Path) -> None:
+    storage = make(small_disk, free_space_floor=0)
+    for number in range(6):
+        assert store(storage, key(number), bytes(200_000))
+    writer = storage.create_body(KEY, 2_400_000)
+    assert writer
+    assert writer.write(bytes(2_400_000))
+    assert all(store(storage, key(("new", number)), bytes(100_000)) for number in range(12))
+    assert writer.commit()
+
+
 def test_a_disk_of_few_files_keeps_some_for_others_and_takes_new_media(make: Make, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,nr_inodes=1000", small_disk], check=True)
     storage = make(small_disk, free_space_floor=0)

@@ -158,10 +158,13 @@ class Room:
         if device is None:
             return space
         left = device.free - device.floor(self._limits.free_space_floor) - reserved
-        if reserved and left < space.room - space.entries:
-            left += min(_unfinished(place.home), reserved)
-        ours = 2 * page.used > device.size - device.free  # most of what is there
-        if device.free_files < floors_of_files * device.floor_of_files:
+        few_files = device.free_files < floors_of_files * device.floor_of_files
+        if left >= space.room - space.entries and not few_files:
+            return space
+        written = min(_unfinished(place.home), page.reserved)
+        left += min(written, reserved)
+        ours = 2 * (page.used + written) > device.size - device.free  # most of what is there
+        if few_files:
             left = min(left, 0)
             ours = 2 * self._files(place.home) > device.files - device.free_files
         if ours:
