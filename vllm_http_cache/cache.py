@@ -30,7 +30,7 @@ from .loops import Task, in_thread, spawn
 from .rfc9111.judging import Changes, merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
-from .rfc9111.target import cache_key, recorded_uri, redacted
+from .rfc9111.target import lookup_key, redacted
 from .storage.protocol import BodyDamaged, Record, Storage
 from .transfers import PulledDownload, PumpedDownload, Ticker, alet_go, let_go
 from .wire import AsyncSend, Caller, Fetched, Send
@@ -157,7 +157,7 @@ class Cache:
 
         :raises InvalidTarget: the URI is ambiguous or malformed.
         """
-        self.forget_key(cache_key(recorded_uri(uri), self.options))
+        self.forget_key(lookup_key(uri, self.options))
 
     def forget_key(self, key: str, time: float | None = None) -> None:
         """The same by key: what the origin sent before *time*, in seconds since the epoch; None: before now."""

@@ -20,7 +20,7 @@ from .rfc9111.options import CacheOptions
 from .rfc9111.responding import gateway_timeout, respond
 from .rfc9111.selecting import Ask, Refuse, Reuse, forbids_forwarding, is_answerable, names_target, select
 from .rfc9111.storing import storable, stored_response
-from .rfc9111.target import cache_key, flight_key, recorded_uri
+from .rfc9111.target import cache_key, flight_key, lookup_key
 from .rfc9111.updating import is_news
 from .rfc9111.validating import conditional, unconditional
 from .rfc9111.vary import vary_names
@@ -218,7 +218,7 @@ def _write_through(request: Request, options: CacheOptions) -> Exchange:
     if isinstance(came, Failed) or options.mode == "off":
         return came if isinstance(came, Failed) else Answer(came.response, body=came.source, arrived=came)
     for uri in invalidated(request, came.response):
-        yield Forget(cache_key(recorded_uri(uri), options), came.response_time)
+        yield Forget(lookup_key(uri, options), came.response_time)
     why = "bypass" if request.method in ("GET", "HEAD") else "method"
     status = CacheStatus(forward=why, forward_status=came.response.status)
     if request.method == "POST" and names_target(request) and storable(request, came.response, options):

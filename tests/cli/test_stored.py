@@ -181,6 +181,15 @@ def test_seed_takes_nothing_that_could_never_answer(
     assert not (tmp_path / "cache").exists()
 
 
+def test_user_information_in_a_url_does_not_count(tmp_path: Path, file: Path) -> None:
+    """Clients send it as a field, and ask the cache without it."""
+    folder, url = str(tmp_path / "cache"), URL.replace("//", "//user:word@")
+    assert run("seed", url, str(file), "--folder", folder) == (0, "stored\n")
+    assert run("explain", URL, "--folder", folder)[0] == 0
+    assert run("explain", url, "--folder", folder)[0] == 0
+    assert run("purge", url, "--folder", folder) == (0, "1 removed\n")
+
+
 @pytest.mark.parametrize("url", ["http://a.test/ü.png", "http://a.test/[1].png", "http://a.test/a b.png"])
 def test_a_url_is_named_as_vllm_dials_it(tmp_path: Path, file: Path, url: str) -> None:
     folder = str(tmp_path / "cache")

@@ -41,11 +41,11 @@ def keys(url: str, options: CacheOptions) -> dict[str, CacheOptions]:
 
     :raises typer.BadParameter: as :func:`named`.
     """
-    from vllm_http_cache.rfc9111.target import cache_key
+    from vllm_http_cache.rfc9111.target import lookup_key
 
     url = named(url)
     found: dict[str, CacheOptions] = {}
     for shared, signed in product((options.shared, not options.shared), (options.signed_urls, not options.signed_urls)):
         varied = replace(options, shared=shared, signed_urls=signed)
-        found.setdefault(cache_key(url, varied), varied)
+        found.setdefault(lookup_key(url, varied), varied)
     return found

@@ -249,7 +249,7 @@ def seed(
 
     from vllm_http_cache.rfc9111.message import Fields, Request, Response
     from vllm_http_cache.rfc9111.storing import stored_response
-    from vllm_http_cache.rfc9111.target import cache_key
+    from vllm_http_cache.rfc9111.target import lookup_key
     from vllm_http_cache.storage.toolbox import put_file
 
     url = named(url)
@@ -270,7 +270,7 @@ def seed(
             fail(f"{file} is larger than what is kept, {mebibytes(storage.limits.largest)}: not stored")
         stored = stored_response(Request("GET", url), Response(200, fields, "OK"), now, now, settings.options)
         try:
-            kept = put_file(storage, cache_key(url, settings.options), stored, file)
+            kept = put_file(storage, lookup_key(url, settings.options), stored, file)
         except OSError as error:  # the storage raises none
             fail(f"{file}: {reason(error)}")
         if not kept:
