@@ -9,12 +9,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import anyio
 
@@ -30,13 +30,12 @@ from .loops import Task, in_thread, spawn
 from .rfc9111.judging import Changes, merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
-from .rfc9111.target import lookup_key, redacted
-from .storage.protocol import BodyDamaged, Record, Storage
+from .rfc9111.target import is_key_of, lookup_key, redacted
+from .storage.protocol import BodyDamaged, Record, Stat, Storage
 from .transfers import PulledDownload, PumpedDownload, Ticker, alet_go, let_go
 from .wire import AsyncSend, Caller, Fetched, Send
 
 if TYPE_CHECKING:
-    from .downloads import Download
     from .metrics import Metrics
 
 __all__ = ["Cache"]
@@ -73,7 +72,6 @@ class Cache:
         self.flights = Flights()
         self.forgotten = Forgotten()
         self.hits = Hits(storage, self.read, self.options, clock)
-        self._downloads: WeakKeyDictionary[Download, str] = WeakKeyDictionary()
         self._background: dict[str, Task | threading.Thread | None] = {}
         self._ticker = Ticker()
         self._lock = threading.Lock()
@@ -162,17 +160,24 @@ class Cache:
     def forget_key(self, key: str, time: float | None = None) -> None:
         """The same by key: what the origin sent before *time*, in seconds since the epoch; None: before now."""
         self.forgotten.note(key, self.clock() if time is None else time)
-        for reference in self._downloads.keyrefs():  # which other threads may change meanwhile
-            download = reference()
-            if download is not None and self._downloads.get(download) == key:
-                download.disown()
         self.storage.forget(key)
 
-    def note_download(self, key: str, download: Download, asked: int) -> None:
-        """A download of *key*, which was asked for at the moment *asked*, has begun."""
-        self._downloads[download] = key
-        if self.forgotten.since(key, asked):
-            download.disown()
+    def clear(self) -> None:
+        """Drop all that :meth:`scan` finds, and do not keep what this process has asked for or is receiving.
+
+        :raises NotImplementedError: the storage cannot list what it holds.
+        """
+        found = self.scan()
+        self.forgotten.note(None, self.clock())
+        for key in {stat.key for stat in found}:
+            self.storage.forget(key)
+
+    def scan(self) -> Iterator[Stat]:
+        """What is stored and may answer this cache's requests; of a shared storage not what others keep for theirs.
+
+        :raises NotImplementedError: the storage cannot list what it holds.
+        """
+        return (stat for stat in self.storage.scan() if is_key_of(stat.key, stat.stored.uri, self.options))
 
     def _drive(self, way: Exchange, course: Course, send: Send) -> Fetched | None:
         said: Any = None
@@ -347,9 +352,6 @@ class Cache:
         self.flights.reset()
         self.forgotten.forked()
         self.hits.reset()
-        for download in self._downloads:
-            download.forked()
-        self._downloads = WeakKeyDictionary()
         self._background.clear()
         self._ticker = Ticker()
         self._lock = threading.Lock()

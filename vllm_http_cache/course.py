@@ -253,7 +253,7 @@ class Course:
         self._supply = DownloadSupply(download, reader)
         self._source = self._writer = None
         self._led = True
-        self._cache.note_download(step.key, download, self._asked_at)
+        self._cache.forgotten.begun(step.key, download, self._asked_at)
         if seat is not None:
             self._boarding = None
             seat.land(stored, download)

@@ -46,11 +46,16 @@ def test_it_is_a_storage(storage: Storage) -> None:
     assert isinstance(storage, Storage)
     assert storage.read(KEY) is None
     storage.forget(KEY)
-    assert list(storage.scan()) == []
     claim = storage.claim(KEY)
     assert claim
     claim.release()
     assert storage.growing(KEY) is None
+
+
+def test_a_storage_that_cannot_list_says_so(make: Make) -> None:
+    storage = make()
+    with pytest.raises(NotImplementedError, match="SqliteStorage cannot list"):
+        storage.scan()
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, MIB - 1, MIB, MIB + 1, 3 * MIB])

@@ -25,6 +25,7 @@ __all__ = [
     "cache_key",
     "flight_key",
     "is_host_of",
+    "is_key_of",
     "is_signed",
     "lookup_key",
     "parse_target",
@@ -117,6 +118,14 @@ def lookup_key(uri: str, options: CacheOptions) -> str:
     :raises InvalidTarget: as :func:`parse_target`.
     """
     return cache_key(recorded_uri(uri), options)
+
+
+def is_key_of(key: str, uri: str, options: CacheOptions) -> bool:
+    """Is *key* the one of *uri*? Those of other caches and of hishel's users are not, though they share a storage."""
+    try:
+        return lookup_key(uri, options) == key
+    except InvalidTarget:
+        return False
 
 
 def flight_key(key: str, request: Request, responses: Sequence[StoredResponse]) -> str:

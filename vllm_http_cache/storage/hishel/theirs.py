@@ -52,7 +52,7 @@ class HishelStorage(FailOpen):
       again ``ttl`` seconds after it was.
     - The bound and recency are hishel's: SQLite's ``max_size``, against which removed bodies count for some minutes,
       Redis' ``maxmemory``.
-    - :meth:`scan` finds nothing, for hishel does not list.
+    - :meth:`scan` raises :class:`NotImplementedError`, for hishel does not list.
     - Processes that want the same at once each download it: there are no claims and no growing bodies among them.
     - A removed or evicted body stays readable for hishel's ``soft_delete_ttl``; after :meth:`close` no body is.
     - Reading at an offset reads what lies before it; reading backwards starts again.
@@ -227,7 +227,7 @@ class HishelStorage(FailOpen):
         return None
 
     def scan(self) -> Iterator[Stat]:
-        return iter(())
+        raise NotImplementedError(f"hishel's {type(self._hishel).__name__} cannot list what it holds")
 
     def close(self) -> None:
         self._attempt("closing", self._hishel.close, None)
