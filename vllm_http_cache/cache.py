@@ -118,7 +118,7 @@ class Cache:
             if body.continued is not None:
                 body.continued.refuse()
 
-        return Fetched(hit.response, body, status=hit.status, refuse=refuse)
+        return Fetched(hit.response, body, status=hit.status, refuse=refuse, stored=hit.stored)
 
     def at_hand(self, request: Request, largest: float = AT_HAND, *, wait: bool = True) -> Fetched | None:
         """A fresh 200 with its content, as octets, for ``body``, where that is small. None: :meth:`fetch` has to see.
@@ -146,7 +146,7 @@ class Cache:
             return None
         if self.metrics is not None:
             self.metrics.answered("hit", None, len(content))
-        return Fetched(hit.response, content, status=hit.status, refuse=partial(drop, "refused"))
+        return Fetched(hit.response, content, status=hit.status, refuse=partial(drop, "refused"), stored=hit.stored)
 
     def forget(self, uri: str) -> None:
         """Drop all that is stored for *uri*, and do not keep what this process has asked for or is receiving.

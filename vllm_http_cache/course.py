@@ -299,7 +299,8 @@ class Course:
         self._count(_outcome(outcome), outcome.status, 0 if self._led else supply.length or 0)
         continuable = stored is not None and outcome.response.status == stored.status
         body = kind(supply, self.caller, stored, resume if continuable and not self._led else None, own=self._led)
-        return Fetched(outcome.response, body, status=outcome.status, refuse=self._veto(stored, supply, body))
+        refuse = self._veto(stored, supply, body)
+        return Fetched(outcome.response, body, status=outcome.status, refuse=refuse, stored=stored)
 
     def _count(self, outcome: Outcome, status: CacheStatus, octets: int = 0) -> None:
         if (metrics := self._cache.metrics) is None:
