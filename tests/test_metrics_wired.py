@@ -25,13 +25,11 @@ def test_a_cache_and_its_storage_tell_all_of_it(tmp_path: Path) -> None:
     registry, clock = CollectorRegistry(), Clock()
     clock.now = time.time()
     storage = FileStorage(tmp_path, clock=clock)
-    metrics = Metrics(registry)
-    storage.observe(metrics)
 
     def value(name: str, **labels: str) -> float:
         return registry.get_sample_value(f"vllm_http_cache_{name}", labels) or 0
 
-    with Cache(storage, clock=clock, metrics=metrics) as cache:
+    with Cache(storage, clock=clock, metrics=Metrics(registry)) as cache:
         origin = Origin(ok(BODY, cache_control="max-age=60"))
         for number in range(5):
             for _ in range(2):
@@ -67,8 +65,7 @@ def test_a_cache_and_its_storage_tell_all_of_it(tmp_path: Path) -> None:
 def test_what_is_held_is_told_before_anybody_counts(tmp_path: Path) -> None:
     registry, origin = CollectorRegistry(), Origin(ok(BODY, cache_control="max-age=60"))
     storage = FileStorage(tmp_path)
-    storage.observe(Metrics(registry))
-    with Cache(storage) as cache, patched(storage._room._janitor, "ask", lambda: None):
+    with Cache(storage, metrics=Metrics(registry)) as cache, patched(storage._room._janitor, "ask", lambda: None):
         for number in range(2):
             fetch(cache, origin, get(f"http://origin.test/{number}"))
     assert (registry.get_sample_value("vllm_http_cache_held_bytes") or 0) > len(BODY)

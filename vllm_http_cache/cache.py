@@ -54,7 +54,7 @@ class Cache:
     :param storage: where responses lie; closed with the cache.
     :param options: how it behaves.
     :param clock: seconds since the epoch.
-    :param metrics: counts what this cache does; None counts nothing.
+    :param metrics: counts what this cache and its storage do; None counts nothing.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class Cache:
         self.options = replace(options, ttl=min(options.ttl, storage.ttl))
         self.clock = clock
         self.metrics = metrics
+        if metrics is not None:
+            storage.observe(metrics)
         self.flights = Flights()
         self.forgotten = Forgotten()
         self.hits = Hits(storage, self.read, self.options, clock)

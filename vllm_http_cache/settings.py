@@ -185,9 +185,7 @@ def open_cache(settings: Settings | None = None) -> Cache | None:
     from .cache import Cache
     from .metrics import default
 
-    storage, metrics = open_storage(settings), default()
-    storage.observe(metrics)
-    return Cache(storage, settings.options, metrics=metrics)
+    return Cache(open_storage(settings), settings.options, metrics=default())
 
 
 def open_storage(settings: Settings) -> FileStorage:

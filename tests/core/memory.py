@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 
 from vllm_http_cache.rfc9111.message import BodyRef, StoredResponse
-from vllm_http_cache.storage.protocol import BodyDamaged, Record, Stat
+from vllm_http_cache.storage.protocol import BodyDamaged, Observer, Record, Stat
 
 
 class MemoryReader:
@@ -86,6 +86,9 @@ class MemoryStorage:
         self.names = count()
         self.open_readers = self.open_writers = self.aborted = 0
         self._lock = threading.Lock()
+
+    def observe(self, observer: Observer | None) -> None:
+        pass
 
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         if not wait and self.slow:

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 from hishel import BaseStorage, Headers, SqliteStorage
+from prometheus_client import CollectorRegistry
 
+from tests.core.scripted import Origin, fetch, ok
 from tests.storage.helpers import MIB, response, write_body
 from tests.storage_hishel.conftest import Make
 from tests.storage_hishel.helpers import KEY, found, store
+from vllm_http_cache import Cache
+from vllm_http_cache.metrics import Metrics
 from vllm_http_cache.rfc9111.message import BodyRef
 from vllm_http_cache.storage.protocol import BodyDamaged, Record
 
@@ -96,6 +100,13 @@ def test_a_failing_storage_finds_and_stores_nothing(make: Make, caplog: pytest.L
     storage.close()
     assert len(caplog.records) == 1
     assert "locked" in caplog.text
+
+
+def test_failures_are_told_to_the_metrics_of_a_cache(make: Make) -> None:
+    registry = CollectorRegistry()
+    fetch(Cache(make(hishel=Failing()), metrics=Metrics(registry)), Origin(ok()))
+    labels = {"operation": "reading a record"}
+    assert registry.get_sample_value("vllm_http_cache_storage_errors_total", labels)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

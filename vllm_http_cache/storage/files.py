@@ -71,7 +71,7 @@ class FileStorage:
         self._keeping = Keeping(self._shelf, self._room.reserve, self._visible, self._clock, fsync=self._fsync)
 
     def observe(self, observer: Observer | None) -> None:
-        """Tell *observer* from now on what happens here."""
+        """Tell *observer*, and nobody else, from now on what happens here."""
         self._observer = self._room.observer = self._troubles.observer = observer
 
     def open(self) -> bool:

@@ -108,7 +108,7 @@ class Claim(Protocol):
 
 
 class Observer(Protocol):
-    """Is told what a storage does, from any thread, at once: it must not wait."""
+    """Is told what a storage does, from any thread, at once: it must not wait, nor raise."""
 
     def evicted(self, reason: str, number: int = 1) -> None:
         """Keys were removed: ``size``, ``age``, ``damaged``."""
@@ -131,6 +131,9 @@ class Storage(Protocol):
     @property
     def remote(self) -> bool:
         """Whether also :meth:`claim`, :meth:`growing` and what they give may have to wait for a network."""
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tell *observer*, and nobody else, from now on what happens here, as far as that is known. None: nobody."""
 
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         """The key's record, one generation, never one past the ttl. Opens no body. Counts as a use (recency)."""

@@ -19,7 +19,7 @@ from ...rfc9111.message import BodyRef, StoredResponse
 from .. import records
 from ..claims import NoClaim
 from ..devices import Descriptor
-from ..protocol import BodyDamaged, BodyReader, BodyWriter, Record, Stat
+from ..protocol import BodyDamaged, BodyReader, BodyWriter, Observer, Record, Stat
 from ..sweep import SKEW
 from .failing_open import FailOpen
 from .passing import EntryReader, TemporaryWriter
@@ -59,6 +59,7 @@ class HishelStorage(FailOpen):
     - A forked child finds and stores nothing, since SQLite's connections do not survive a fork.
     - hishel logs its own failures, each of them. When it takes a second or more to read or change a record, nothing is
       read, stored or removed for ten seconds, so that not every request waits for it.
+    - An observer is told of failures alone: hishel does not say what it evicts, nor what it holds.
 
     :param hishel_storage: closed with this one; transports of hishel's may share it until then.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps. Given to hishel
@@ -108,6 +109,9 @@ class HishelStorage(FailOpen):
 
     def _lock(self, key: str) -> threading.Lock:
         return self._locks[int(key[:2], 16) % len(self._locks)]
+
+    def observe(self, observer: Observer | None) -> None:
+        self._troubles.observer = observer
 
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         if not wait:
