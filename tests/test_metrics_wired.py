@@ -7,10 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
+import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.core.memory import MemoryStorage
-from tests.core.scripted import Clock, Origin, fetch, get, ok, whole
+from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
 from tests.storage.helpers import patched
 from vllm_http_cache import Cache, FileStorage
 from vllm_http_cache.metrics import Metrics
@@ -19,6 +21,15 @@ from vllm_http_cache.storage.toolbox import sweep, trim
 from vllm_http_cache.wire import Fetched
 
 BODY = b"x" * 100_000
+SIGNED = (
+    "http://origin.test/signed?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20270115T080000Z&X-Amz-Expires=60"
+    "&X-Amz-SignedHeaders=host&X-Amz-Credential=me&X-Amz-Signature="
+)
+
+
+def validations(registry: CollectorRegistry) -> dict[str, float]:
+    found = (s for m in registry.collect() for s in m.samples if s.name == "vllm_http_cache_validations_total")
+    return {sample.labels["result"]: sample.value for sample in found}
 
 
 def test_a_cache_and_its_storage_tell_all_of_it(tmp_path: Path) -> None:
@@ -30,7 +41,7 @@ def test_a_cache_and_its_storage_tell_all_of_it(tmp_path: Path) -> None:
         return registry.get_sample_value(f"vllm_http_cache_{name}", labels) or 0
 
     with Cache(storage, clock=clock, metrics=Metrics(registry)) as cache:
-        origin = Origin(ok(BODY, cache_control="max-age=60"))
+        origin = Origin(ok(BODY, cache_control="max-age=60", etag='"1"'))
         for number in range(5):
             for _ in range(2):
                 fetched = cache.fetch(get(f"http://origin.test/{number}"), origin.send)
@@ -92,6 +103,56 @@ def test_damage_and_a_failing_origin_are_told(tmp_path: Path) -> None:
     assert registry.get_sample_value("vllm_http_cache_evictions_total", {"reason": "damaged"}) == 1
     assert registry.get_sample_value("vllm_http_cache_validations_total", {"result": "failed"}) == 1
     assert registry.get_sample_value("vllm_http_cache_validations_total", {"result": "replaced"}) is None
+
+
+@pytest.mark.parametrize("tasks", [False, True])
+def test_a_validation_is_a_request_with_a_validator_of_what_is_stored(tasks: bool) -> None:
+    def ask(cache: Cache, origin: Origin, request: Request) -> None:
+        if tasks:
+            anyio.run(afetch, cache, origin, request)
+        else:
+            fetch(cache, origin, request)
+
+    def answer(request: Request) -> Answer:
+        if "if-none-match" in request.fields:
+            return 304, {"ETag": '"1"'}, []
+        if request.uri.endswith("untagged"):
+            return ok(cache_control="max-age=60")
+        return ok(cache_control="max-age=60", etag='"1"', vary="*" if request.uri.endswith("vary") else "")
+
+    registry = CollectorRegistry()
+    cache, origin = Cache(MemoryStorage(), metrics=Metrics(registry)), Origin(answer)
+    for uri in ("http://origin.test/a", "http://origin.test/vary", "http://origin.test/untagged", f"{SIGNED}1"):
+        ask(cache, origin, get(uri))
+    reload = get(Cache_Control="no-cache")
+    ask(cache, origin, Request("HEAD", reload.uri, reload.fields))
+    ask(cache, origin, get("http://origin.test/untagged", Cache_Control="no-cache"))
+    assert validations(registry) == {}
+    for number, request in enumerate(
+        (reload, get(Cache_Control="max-age=0"), get("http://origin.test/vary"), get(f"{SIGNED}2")), 1
+    ):
+        ask(cache, origin, request)
+        assert validations(registry) == {"confirmed": number}
+    origin.answer = lambda _: OSError("down")
+    with suppress(OSError):
+        ask(cache, origin, reload)
+    origin.answer = lambda _: (503, {}, [])
+    ask(cache, origin, reload)
+    origin.answer = lambda _: ok(etag='"2"')
+    ask(cache, origin, reload)
+    assert validations(registry) == {"confirmed": 4, "failed": 2, "replaced": 1}
+
+
+def test_who_waits_for_a_validation_of_another_caller_validates_nothing() -> None:
+    registry, clock = CollectorRegistry(), Clock()
+    cache = Cache(MemoryStorage(), clock=clock, metrics=Metrics(registry))
+    origin = Origin(ok(cache_control="max-age=60", etag='"1"'))
+    fetch(cache, origin)
+    clock.now += 61
+    leading = cache.fetch(get(), origin.send)
+    following = cache.fetch(get(), origin.send)
+    assert following.status.collapsed and whole(leading) == whole(following)
+    assert validations(registry) == {"replaced": 1}
 
 
 def test_each_outcome_is_told_with_why_the_request_was_forwarded() -> None:

@@ -190,8 +190,8 @@ class Cache:
                 except StopIteration as end:
                     return course.end(end.value, CachedBody, partial(self.fetch, course.request, send, course.caller))
                 match step:
-                    case steps.Forward(sent):
-                        said = course.forward(send, sent)
+                    case steps.Forward():
+                        said = course.forward(send, step)
                     case steps.Enter(flight):
                         said = course.enter(flight)
                     case steps.Store():
@@ -219,8 +219,8 @@ class Cache:
                     again = partial(self.afetch, course.request, send, course.caller)
                     return course.end(end.value, AsyncCachedBody, again)
                 match step:
-                    case steps.Forward(sent):
-                        said = await course.aforward(send, sent)
+                    case steps.Forward():
+                        said = await course.aforward(send, step)
                     case steps.Enter(flight):
                         said = await course.aenter(flight)
                     case steps.Store():

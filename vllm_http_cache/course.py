@@ -103,32 +103,42 @@ class Course:
                 raise TypeError(f"{step!r} is not a step")
         return None
 
-    def forward(self, send: Send, request: Request) -> Arrived | Failed:
+    def forward(self, send: Send, step: steps.Forward) -> Arrived | Failed:
         asked = self._ask()
         try:
-            reply = send(request)
+            reply = send(step.request)
         except Exception as error:
-            return Failed(error, self._cache.clock())
-        return self._arrive(reply, asked)
+            return self._fail(error, step)
+        return self._arrive(reply, asked, step)
 
-    async def aforward(self, send: AsyncSend, request: Request) -> Arrived | Failed:
+    async def aforward(self, send: AsyncSend, step: steps.Forward) -> Arrived | Failed:
         asked = self._ask()
         try:
-            reply = await send(request)
+            reply = await send(step.request)
         except Exception as error:
-            return Failed(error, self._cache.clock())
-        return self._arrive(reply, asked)
+            return self._fail(error, step)
+        return self._arrive(reply, asked, step)
 
     def _ask(self) -> float:
         self._asked_at = self._cache.forgotten.now
         return self._cache.clock()
 
-    def _arrive(self, reply: Reply, asked: float) -> Arrived:
+    def _fail(self, error: Exception, step: steps.Forward) -> Failed:
+        self._count_validation(step, None)
+        return Failed(error, self._cache.clock())
+
+    def _arrive(self, reply: Reply, asked: float, step: steps.Forward) -> Arrived:
         self._source, self._time_outs = reply.source, reply.time_outs
         now = self._cache.clock()
         if self._cache.metrics is not None:
             self._cache.metrics.forwarded(max(0.0, now - asked))
+        self._count_validation(step, reply.response.status)
         return Arrived(reply.response, reply.source, asked, now, reply.framed, reply.legible, reply.native)
+
+    def _count_validation(self, step: steps.Forward, status: int | None) -> None:
+        if step.validates and self._cache.metrics is not None:
+            failed = status is None or status >= 500
+            self._cache.metrics.validated("failed" if failed else "confirmed" if status == 304 else "replaced")
 
     def discard(self, arrived: Arrived) -> None:
         """What came is of no use; its connection may be."""
@@ -303,14 +313,8 @@ class Course:
         return Fetched(outcome.response, body, status=outcome.status, refuse=refuse, stored=stored)
 
     def _count(self, outcome: Outcome, status: CacheStatus, octets: int = 0) -> None:
-        if (metrics := self._cache.metrics) is None:
-            return
-        if not self._background:
-            metrics.answered(outcome, status.forward, octets)
-        if status.forward == "stale":
-            code = status.forward_status
-            failed = code is None or code >= 500
-            metrics.validated("failed" if failed else "confirmed" if code == 304 else "replaced")
+        if self._cache.metrics is not None and not self._background:
+            self._cache.metrics.answered(outcome, status.forward, octets)
 
     def _veto(self, stored: StoredResponse | None, supply: Supply, body: Any) -> Callable[[], None]:
         cache, key, uri = self._cache, self._key, self.request.uri

@@ -22,7 +22,7 @@ from .rfc9111.selecting import Ask, Refuse, Reuse, forbids_forwarding, is_answer
 from .rfc9111.storing import storable, stored_response
 from .rfc9111.target import cache_key, flight_key, lookup_key
 from .rfc9111.updating import is_news
-from .rfc9111.validating import conditional, unconditional
+from .rfc9111.validating import conditional, unconditional, validates
 from .rfc9111.vary import vary_names
 from .steps import (
     Alone,
@@ -126,7 +126,7 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
     """Forward, with what we have as the condition; and once more without it when the answer was to nothing we have."""
     candidates = ask.candidates
     for sent in (conditional(request, candidates), request):
-        came = yield Forward(sent)
+        came = yield Forward(sent, validates(sent, candidates))
         if isinstance(came, Failed):
             return (yield from _despite(came, request, key, replace(ask, candidates=candidates), options))
         status = CacheStatus(forward=ask.why, forward_status=came.response.status)

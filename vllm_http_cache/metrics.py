@@ -66,7 +66,9 @@ class Metrics:
             "forward",
         )
         self._octets = counter("body_bytes", "Octets of bodies given to callers, by where they came from.", "source")
-        self._validations = counter("validations", "Validations of stored responses, by result.", "result")
+        self._validations = counter(
+            "validations", "Requests sent with a validator of what is stored, by result.", "result"
+        )
         self._evictions = counter("evictions", "Keys, or single stored responses, removed, by reason.", "reason")
         self._storage_errors = counter("storage_errors", "Storage operations that failed.", "operation")
         self._head_seconds = histogram(
@@ -90,7 +92,8 @@ class Metrics:
         self._head_seconds.tell(seconds)
 
     def validated(self, result: Validation) -> None:
-        """A stored response was confirmed (304) or replaced by the origin, or the origin failed to tell."""
+        """A request was sent with a validator of a stored response, which was confirmed (304) or not, so that another
+        answer replaces it, or of which the origin failed to tell: without an answer, or with a server error."""
         self._validations.tell(1, result)
 
     def evicted(self, reason: str, number: int = 1) -> None:

@@ -57,9 +57,10 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """-> Arrived | Failed"""
+    """``validates``: what comes tells whether a stored response is still good. -> Arrived | Failed"""
 
     request: Request
+    validates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
