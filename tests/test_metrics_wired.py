@@ -143,6 +143,35 @@ def test_a_validation_is_a_request_with_a_validator_of_what_is_stored(tasks: boo
     assert validations(registry) == {"confirmed": 4, "failed": 2, "replaced": 1}
 
 
+def test_octets_of_an_origin_are_those_that_came_or_are_announced_of_what_passes_unstored() -> None:
+    registry, clock = CollectorRegistry(), Clock()
+    cache = Cache(MemoryStorage(), clock=clock, metrics=Metrics(registry))
+    half = BODY[:50_000]
+    origin = Origin(ok(BODY, cache_control="no-store"))
+
+    def received() -> float:
+        return registry.get_sample_value("vllm_http_cache_body_bytes_total", {"source": "origin"}) or 0
+
+    cache.fetch(get(), origin.send).body.close()
+    assert received() == len(BODY), "as announced"
+    origin.answer = lambda _: (200, {"Cache-Control": "no-store"}, [BODY])
+    fetch(cache, origin)
+    assert received() == len(BODY), "nothing is announced"
+    origin.answer = lambda _: (200, {"Content-Length": str(len(BODY)), "Cache-Control": "max-age=60"}, [half, half])
+    given_up = cache.fetch(get(), origin.send)
+    given_up.body.read()
+    given_up.body.close()
+    assert received() == len(BODY) + len(half), "as much as came"
+    origin.answer = lambda _: ok(cache_control="max-age=1, stale-while-revalidate=60")
+    fetch(cache, origin)
+    clock.now += 30
+    origin.answer = lambda _: ok(BODY, cache_control="no-store")
+    fetch(cache, origin)
+    cache.close()  # waits for the validation
+    assert received() == len(BODY) + len(half) + len(b"body"), "nobody is given what a validation brings"
+    assert origin.bodies[-1].closed
+
+
 def test_who_waits_for_a_validation_of_another_caller_validates_nothing() -> None:
     registry, clock = CollectorRegistry(), Clock()
     cache = Cache(MemoryStorage(), clock=clock, metrics=Metrics(registry))

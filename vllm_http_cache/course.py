@@ -297,7 +297,8 @@ class Course:
             seat.disperse(remember=not failing)
         if outcome.arrived is not None:
             self._count("forwarded", outcome.status)
-            if self._cache.metrics is not None and self.request.method != "HEAD":
+            if self._cache.metrics is not None and self.request.method != "HEAD" and not self._background:
+                # Its octets pass by: the client itself gives them to its caller.
                 self._cache.metrics.received(announced_length(outcome.arrived.response) or 0)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native, outcome.status)
         stored = outcome.stored

@@ -65,7 +65,9 @@ class Metrics:
             "outcome",
             "forward",
         )
-        self._octets = counter("body_bytes", "Octets of bodies given to callers, by where they came from.", "source")
+        self._octets = counter(
+            "body_bytes", "Octets of bodies by where they come from: as announced where they pass unstored.", "source"
+        )
         self._validations = counter(
             "validations", "Requests sent with a validator of what is stored, by result.", "result"
         )
@@ -84,7 +86,7 @@ class Metrics:
             self._octets.tell(octets_from_cache, "cache")
 
     def received(self, octets: int) -> None:
-        """*octets* of a body came from an origin."""
+        """*octets* of a body came from an origin, or are announced by one that passes through unstored."""
         self._octets.tell(octets, "origin")
 
     def forwarded(self, seconds: float) -> None:
