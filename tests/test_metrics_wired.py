@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.core.memory import MemoryStorage
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
-from tests.storage.helpers import patched
+from tests.storage.helpers import eventually, patched
 from vllm_http_cache import Cache, FileStorage
 from vllm_http_cache.metrics import Metrics
 from vllm_http_cache.rfc9111.message import Request
@@ -25,6 +25,10 @@ SIGNED = (
     "http://origin.test/signed?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20270115T080000Z&X-Amz-Expires=60"
     "&X-Amz-SignedHeaders=host&X-Amz-Credential=me&X-Amz-Signature="
 )
+
+
+def evictions(registry: CollectorRegistry, reason: str) -> float:
+    return registry.get_sample_value("vllm_http_cache_evictions_total", {"reason": reason}) or 0
 
 
 def validations(registry: CollectorRegistry) -> dict[str, float]:
@@ -82,6 +86,61 @@ def test_what_is_held_is_told_before_anybody_counts(tmp_path: Path) -> None:
     assert (registry.get_sample_value("vllm_http_cache_held_bytes") or 0) > len(BODY)
 
 
+def test_what_is_refused_again_and_again_is_evicted_once() -> None:
+    registry, storage = CollectorRegistry(), MemoryStorage()
+    cache, origin = Cache(storage, metrics=Metrics(registry)), Origin(ok(cache_control="max-age=60"))
+    fetch(cache, origin)
+    hits = [cache.fetch(get(), origin.send) for _ in range(2)]
+    with patched(storage, "swap", lambda *_: True):  # as one that cannot write
+        hits[0].refuse()
+    assert evictions(registry, "refused") == 0
+    for hit in (*hits, *hits):
+        hit.refuse()
+    assert evictions(registry, "refused") == 1
+
+
+def test_what_many_find_damaged_is_evicted_once(tmp_path: Path) -> None:
+    large = BODY * 200  # which is checked block by block
+    registry, origin = CollectorRegistry(), Origin(ok(large, cache_control="max-age=60", etag='"1"'))
+    with Cache(FileStorage(tmp_path), metrics=Metrics(registry)) as cache:
+        fetch(cache, origin)
+        hits = [cache.fetch(get(), origin.send) for _ in range(6)]
+        (body,) = (path for path in tmp_path.rglob("*.*") if path.stat().st_size == len(large))
+        body.chmod(0o600)
+        with body.open("r+b") as file:
+            file.write(b"y")
+        assert all(whole(hit) == large for hit in hits)
+    assert len(origin) == 2
+    assert evictions(registry, "damaged") == 1
+
+
+def test_a_damaged_record_is_evicted_once(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    storage = FileStorage(tmp_path)
+    with Cache(storage, metrics=Metrics(registry)) as cache:
+        fetch(cache, Origin(ok(cache_control="max-age=600")))
+        (record,) = (path for path in tmp_path.rglob("*") if len(path.name) == 64)
+        record.write_bytes(b"damaged")
+        fetch(cache, Origin(ok(cache_control="no-store")))
+        sweep(storage)
+    assert evictions(registry, "damaged") == 1
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_what_is_too_old_is_evicted_once_whether_somebody_asks_for_it_or_not(tmp_path: Path, found: bool) -> None:
+    registry, clock = CollectorRegistry(), Clock()
+    storage = FileStorage(tmp_path, ttl=60, clock=clock)
+    with Cache(storage, clock=clock, metrics=Metrics(registry)) as cache:
+        fetch(cache, Origin(ok(cache_control="max-age=600")))
+        sweep(storage)  # another is not due for an hour
+        clock.now += 61
+        if found:
+            fetch(cache, Origin(ok(cache_control="no-store")))
+            assert eventually(lambda: evictions(registry, "age") == 1)
+        sweep(storage)
+    assert evictions(registry, "age") == 1
+
+
 def test_damage_and_a_failing_origin_are_told(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     origin = Origin(ok(BODY, cache_control="max-age=60"))
@@ -100,7 +159,7 @@ def test_damage_and_a_failing_origin_are_told(tmp_path: Path) -> None:
         fetch()
         origin.answer = lambda _: (503, {}, [b"down"])
         fetch()
-    assert registry.get_sample_value("vllm_http_cache_evictions_total", {"reason": "damaged"}) == 1
+    assert evictions(registry, "damaged") == 1
     assert registry.get_sample_value("vllm_http_cache_validations_total", {"result": "failed"}) == 1
     assert registry.get_sample_value("vllm_http_cache_validations_total", {"result": "replaced"}) is None
 

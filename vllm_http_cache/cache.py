@@ -387,18 +387,23 @@ class Cache:
     def drop(self, uri: str, key: str, body: BodyRef, why: str) -> None:
         """Drop the response that has this body; *why*: ``damaged``, or ``refused`` by its consumer."""
         log.info("dropped what was stored of %s: %s", redacted(uri), why)
-        if self.metrics is not None:
-            self.metrics.evicted(why)
         self.forgotten.drop(key, body)
-        self._swap(key, lambda responses: responses)
+        if self._swap(key, lambda responses: responses) and self.metrics is not None:
+            left = self.storage.read(key)  # a storage that cannot change anything does not say so
+            if left is None or all(stored.body != body for stored in left.responses):
+                self.metrics.evicted(why)
 
-    def _swap(self, key: str, change: Callable[[tuple[StoredResponse, ...]], tuple[StoredResponse, ...]]) -> None:
+    def _swap(self, key: str, change: Callable[[tuple[StoredResponse, ...]], tuple[StoredResponse, ...]]) -> bool:
+        """Whether there was something to change, and no one else has done it."""
         for _ in range(SWAPS):
             seen = self.storage.read(key)
             left = self.forgotten.remaining(key, seen)
             changed = change(left.responses if left else ())
-            if changed == (seen.responses if seen else ()) or self.storage.swap(key, seen, Record(changed)):
-                return
+            if changed == (seen.responses if seen else ()):
+                return False
+            if self.storage.swap(key, seen, Record(changed)):
+                return True
+        return False
 
 
 _caches: WeakSet[Cache] = WeakSet()

@@ -210,7 +210,9 @@ class FileStorage:
         self._access.close()
 
     def _drop(self, place: Place, name: str) -> None:
-        self._keeping.drop(place, name)
+        why = self._keeping.drop(place, name)
+        if why is not None and self._observer is not None:
+            self._observer.evicted(why)
 
     def _forked(self) -> None:
         self._access.forked()

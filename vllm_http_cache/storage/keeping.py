@@ -103,16 +103,22 @@ class Keeping:
             if current is not None:
                 _remove(place, page, int(key[:2], 16), (key, *_bodies(current)))
 
-    def drop(self, place: Place, name: str) -> None:
-        """Remove what is expired or damaged of a key's record; of a body's, the response whose body it is as well."""
+    def drop(self, place: Place, name: str) -> str | None:
+        """Remove what is expired or damaged of a key's record; of a body's, the response whose body it is as well.
+
+        Why something has been removed, as an observer is told it; None: nothing has.
+        """
         key = name[:64]
         current = self._shelf.get(place.home, key)
         if current is None:
-            return
+            return None
         record = self._visible(current) or Record(())
         kept = tuple(stored for stored in record.responses if stored.body is None or stored.body.name != name)
-        if current.record is None or kept != current.record.responses:
-            self.swap(place, key, current.record, Record(kept))
+        if current.record is not None and kept == current.record.responses:
+            return None
+        if not self.swap(place, key, current.record, Record(kept)):
+            return None
+        return "damaged" if current.record is None or kept != record.responses else "age"
 
     def _is_seen(self, current: Loaded | None, seen: Record | None) -> bool:
         if seen is None:

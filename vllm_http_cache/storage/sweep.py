@@ -188,8 +188,6 @@ def look_through(
                 named |= names(record.responses)
             if loaded is not None and (record is None or loaded.visible(now - ttl, now + SKEW) is not record):
                 drop(key)
-                if observer is not None:
-                    observer.evicted("age" if record else "damaged")
         loose = [name for name in listed if name not in named and _is_loose(home, shelf, folder, name, disk)]
         with ledger.locked() as page:
             if loose:
