@@ -17,7 +17,7 @@ from tests.storage.helpers import eventually, patched
 from vllm_http_cache import Cache, FileStorage
 from vllm_http_cache.metrics import Metrics
 from vllm_http_cache.rfc9111.message import Request
-from vllm_http_cache.storage.toolbox import sweep, trim
+from vllm_http_cache.storage.toolbox import by_uri, purge, sweep, trim, usage
 from vllm_http_cache.wire import Fetched
 
 BODY = b"x" * 100_000
@@ -72,7 +72,7 @@ def test_a_cache_and_its_storage_tell_all_of_it(tmp_path: Path) -> None:
     assert value("body_bytes_total", source="origin") == 7 * len(BODY)
     assert value("validations_total", result="replaced") == 1
     assert value("evictions_total", reason="size") >= 4
-    assert value("held_bytes") > 0 and value("held_keys") == 5
+    assert value("held_bytes") > 0 and value("held_keys") == 0
     assert value("forward_seconds_count") == len(origin)
     assert sum(s.value for m in registry.collect() if "storage_errors" in m.name for s in m.samples) > 0
 
@@ -81,9 +81,33 @@ def test_what_is_held_is_told_before_anybody_counts(tmp_path: Path) -> None:
     registry, origin = CollectorRegistry(), Origin(ok(BODY, cache_control="max-age=60"))
     storage = FileStorage(tmp_path)
     with Cache(storage, metrics=Metrics(registry)) as cache, patched(storage._room._janitor, "ask", lambda: None):
-        for number in range(2):
-            fetch(cache, origin, get(f"http://origin.test/{number}"))
+        fetch(cache, origin)
     assert (registry.get_sample_value("vllm_http_cache_held_bytes") or 0) > len(BODY)
+
+
+def test_what_is_held_is_told_when_it_has_become_less_too(tmp_path: Path) -> None:
+    registry, origin = CollectorRegistry(), Origin(ok(BODY, cache_control="max-age=60"))
+    storage = FileStorage(tmp_path)
+
+    def held() -> tuple[float | None, float]:
+        return registry.get_sample_value("vllm_http_cache_held_bytes"), usage(storage).used
+
+    with Cache(storage, metrics=Metrics(registry)) as cache, patched(storage._room._janitor, "ask", lambda: None):
+        sweep(storage)  # which counts
+        for number in range(5):
+            fetch(cache, origin, get(f"http://origin.test/{number}"))
+        full, _ = held()
+        cache.forget("http://origin.test/0")
+        less, used = held()
+        assert less == used < (full or 0)
+        cache.fetch(get("http://origin.test/1"), origin.send).refuse()
+        assert purge(storage, by_uri("http://origin.test/2")) == 1
+        even_less, used = held()
+        assert even_less == used < less
+        trim(storage, 0)
+        least, used = held()
+        assert least == used < even_less
+        assert registry.get_sample_value("vllm_http_cache_held_keys") == usage(storage).keys == 0
 
 
 def test_what_is_refused_again_and_again_is_evicted_once() -> None:

@@ -77,7 +77,9 @@ class Metrics:
             "forward_seconds", "Seconds from forwarding a request to the head of the origin's response.", HEAD_SECONDS
         )
         self._held_octets = gauge("held_bytes", "Octets that the storage occupies.")
-        self._held_keys = gauge("held_keys", "Keys with stored responses, as counted about once an hour.")
+        self._held_keys = gauge(
+            "held_keys", "Keys with stored responses, as counted when room is made and about once an hour."
+        )
 
     def answered(self, outcome: Outcome, forward: str | None = None, octets_from_cache: int = 0) -> None:
         """A caller has its answer. *forward*: why the request was forwarded (RFC 9211 section 2.2), if it was."""

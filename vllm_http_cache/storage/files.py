@@ -68,7 +68,9 @@ class FileStorage:
         self._shelf = Shelf()
         self._room = Room(self._access, self.limits, self._clock, self._drop, self._troubles.warn)
         self.observe(self._observer)
-        self._keeping = Keeping(self._shelf, self._room.reserve, self._visible, self._clock, fsync=self._fsync)
+        self._keeping = Keeping(
+            self._shelf, self._room.reserve, self._visible, self._clock, self._room.tell, fsync=self._fsync
+        )
 
     def observe(self, observer: Observer | None) -> None:
         """Tell *observer*, and nobody else, from now on what happens here."""

@@ -21,6 +21,7 @@ class Keeping:
 
     :param reserve: reserves octets and says whether there was room.
     :param visible: as much of a record file as may still be used.
+    :param tell: told the octets that are used, after each change.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Keeping:
         reserve: Callable[[Place, int], bool],
         visible: Callable[[Loaded], Record | None],
         clock: Callable[[], float],
+        tell: Callable[[int], None],
         *,
         fsync: bool,
     ) -> None:
@@ -36,6 +38,7 @@ class Keeping:
         self._reserve = reserve
         self._visible = visible
         self._clock = clock
+        self._tell = tell
         self._fsync = fsync
 
     def swap(self, place: Place, key: str, seen: Record | None, record: Record) -> bool:
@@ -58,6 +61,7 @@ class Keeping:
         new = names(record.responses) - names(seen.responses if seen else ())
         with place.ledger.locked() as page:
             _remove(place, page, int(key[:2], 16), new)
+        self._tell(page.used)
         return True
 
     def _write(self, place: Place, key: str, seen: Record | None, record: Record, data: bytes, room: int) -> bool:
@@ -87,6 +91,7 @@ class Keeping:
                 released = _bodies(current) - names(record.responses)
                 amounts.extend(-remove(home, file_path(name)) for name in released)
             place.ledger.release(page, room)
+        self._tell(page.used)
         return True
 
     def _swap_for_nothing(self, place: Place, key: str, seen: Record | None) -> bool:
@@ -95,6 +100,7 @@ class Keeping:
             if not self._is_seen(current, seen):
                 return False
             _remove(place, page, int(key[:2], 16), (key, *_bodies(current)))
+        self._tell(page.used)
         return True
 
     def forget(self, place: Place, key: str) -> None:
@@ -102,6 +108,7 @@ class Keeping:
             current = self._shelf.get(place.home, key)
             if current is not None:
                 _remove(place, page, int(key[:2], 16), (key, *_bodies(current)))
+        self._tell(page.used)
 
     def drop(self, place: Place, name: str) -> str | None:
         """Remove what is expired or damaged of a key's record; of a body's, the response whose body it is as well.

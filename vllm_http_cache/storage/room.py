@@ -117,14 +117,16 @@ class Room:
                 self._waiting.pop(request, None)  # before the janitor can count it twice
             due = self._sweep_is_due(page)
             full = page.used + page.reserved > HIGH * self._limits.max_size
-            used = page.used
-            worth = used > LOW * self._limits.max_size
-        if self.observer is not None:
-            self.observer.holds(octets=used)
+            worth = page.used > LOW * self._limits.max_size
         if due or (full and worth) or time.monotonic() >= self._next_round:
             self._next_round = time.monotonic() + ROUND
             self._janitor.ask()
         return granted
+
+    def tell(self, used: int) -> None:
+        """Octets that are used, as the ledger has just said."""
+        if self.observer is not None:
+            self.observer.holds(octets=used)
 
     def suspect(self, name: str) -> None:
         """Have the janitor look at the record of a key, or at a body, that seems to be of no use any more."""

@@ -60,7 +60,8 @@ def evict(
     if excess <= 0:
         return
     victims: dict[str, dict[str, int]] = defaultdict(dict)
-    by_use = (_by_use(home, folder, now, disk) for folder in FOLDERS)
+    by_use = [_by_use(home, folder, now, disk) for folder in FOLDERS]
+    keys = sum(map(len, by_use))
     for used, key, size in merge(*by_use):  # sorting all at once would keep the interpreter to itself
         if excess <= 0:
             break
@@ -82,7 +83,9 @@ def evict(
                         break
                 home.remove_folder(folder)
             if observer is not None and gone:
+                keys -= gone
                 observer.evicted("size", gone)
+                observer.holds(octets=page.used, keys=keys)
             yield -sum(amounts)
             _rest(start)
 
