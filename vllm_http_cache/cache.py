@@ -20,13 +20,14 @@ import anyio
 
 from . import steps
 from .abandoned import abandon, close_abandoned
+from .background import Background
 from .bodies import AsyncCachedBody, CachedBody, StoredSupply
 from .course import Course
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
 from .forgetting import Forgotten
 from .hits import Hit, Hits
-from .loops import Task, in_thread, spawn
+from .loops import in_thread
 from .rfc9111.judging import Changes, merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
@@ -44,7 +45,6 @@ log = logging.getLogger("vllm_http_cache")
 
 AT_HAND = 1024**2  # octets of a content that is given in one piece
 SWAPS = 8  # attempts to change a record that others are changing too
-BACKGROUND = 16  # validations in the background at once
 CLOSING_SECONDS = 1.0
 
 
@@ -74,7 +74,7 @@ class Cache:
         self.flights = Flights()
         self.forgotten = Forgotten()
         self.hits = Hits(storage, self.read, self.options, clock)
-        self._background: dict[str, Task | threading.Thread | None] = {}
+        self.background = Background()
         self._ticker = Ticker()
         self._lock = threading.Lock()
         self._closed = False
@@ -248,63 +248,26 @@ class Cache:
             way.close()
 
     def _later(self, request: Request, send: Send) -> None:
-        """Validate in a thread."""
+        def validate() -> None:
+            way = revalidate(request, self.options)
+            fetched = self._drive(way, Course(self, request, Caller(), background=True), send)
+            if fetched is not None:
+                while isinstance(fetched.body, CachedBody) and fetched.body.storing and fetched.body.read():
+                    pass
+                fetched.body.close()
 
-        def run() -> None:
-            try:
-                way = revalidate(request, self.options)
-                fetched = self._drive(way, Course(self, request, Caller(), background=True), send)
-                if fetched is not None:
-                    while isinstance(fetched.body, CachedBody) and fetched.body.storing and fetched.body.read():
-                        pass
-                    fetched.body.close()
-            except Exception as error:
-                self._log_failed_validation(request, error)
-            finally:
-                self._background.pop(request.uri, None)
-
-        if self._may_begin(request.uri):
-            thread = threading.Thread(target=run, name="vllm-http-cache validation", daemon=True)
-            self._background[request.uri] = thread
-            try:
-                thread.start()
-            except RuntimeError:  # there are no more threads: another request validates
-                self._background.pop(request.uri, None)
+        self.background.begin(request.uri, validate)
 
     def _alater(self, request: Request, send: AsyncSend) -> None:
-        """Validate in a task."""
+        async def validate() -> None:
+            way = revalidate(request, self.options)
+            fetched = await self._adrive(way, Course(self, request, Caller(), background=True), send)
+            if fetched is not None:
+                while isinstance(fetched.body, AsyncCachedBody) and fetched.body.storing and await fetched.body.read():
+                    pass
+                await fetched.body.aclose()
 
-        async def run() -> None:
-            try:
-                way = revalidate(request, self.options)
-                fetched = await self._adrive(way, Course(self, request, Caller(), background=True), send)
-                if fetched is not None:
-                    while (
-                        isinstance(fetched.body, AsyncCachedBody) and fetched.body.storing and await fetched.body.read()
-                    ):
-                        pass
-                    await fetched.body.aclose()
-            except Exception as error:
-                self._log_failed_validation(request, error)
-            finally:
-                self._background.pop(request.uri, None)
-
-        if self._may_begin(request.uri):
-            self._background[request.uri] = spawn(run)
-
-    def _log_failed_validation(self, request: Request, error: Exception) -> None:
-        # The error's own words are not ours to log: clients put URLs in them, signatures and all.
-        log.info("validating %s in the background failed: %s", redacted(request.uri), type(error).__name__)
-
-    def _may_begin(self, uri: str) -> bool:
-        with self._lock:
-            for other, work in tuple(self._background.items()):
-                if isinstance(work, Task) and work.is_lost():
-                    self._background.pop(other, None)
-            if self._closed or uri in self._background or len(self._background) >= BACKGROUND:
-                return False
-            self._background[uri] = None
-            return True
+        self.background.abegin(request.uri, validate)
 
     def close(self) -> None:
         """End what runs in the background and close the storage. Idempotent; bodies being read stay readable.
@@ -319,23 +282,14 @@ class Cache:
         if closed:
             return
         deadline = time.monotonic() + CLOSING_SECONDS
-        background = tuple(self._background.values())
-        for work in background:
-            if isinstance(work, Task):
-                work.cancel()
-        for work in background:
-            if isinstance(work, threading.Thread) and work.ident is not None:
-                work.join(max(0.0, deadline - time.monotonic()))
+        self.background.close(deadline)
         self._ticker.stop(max(0.0, deadline - time.monotonic()))
         self.storage.close()
 
     async def aclose(self) -> None:
         """The same for a task."""
         await in_thread(self.close)
-        for _ in range(100):
-            if not any(isinstance(work, Task) for work in self._background.values()):
-                break
-            await anyio.sleep(0.01)
+        await self.background.ended()
 
     def __enter__(self) -> Self:
         return self
@@ -354,7 +308,7 @@ class Cache:
         self.flights.reset()
         self.forgotten.forked()
         self.hits.reset()
-        self._background.clear()
+        self.background.forked()
         self._ticker = Ticker()
         self._lock = threading.Lock()
 
