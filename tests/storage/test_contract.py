@@ -252,7 +252,17 @@ def test_what_is_no_key_is_refused(storage: FileStorage, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [{"max_size": -1}, {"max_entry_size": -1}, {"ttl": -1.0}, {"ttl": nan}, {"free_space_floor": -1}]
+    "limits",
+    [
+        {"max_size": -1},
+        {"max_size": 10**320},
+        {"max_entry_size": -1},
+        {"max_entry_size": 2**63},
+        {"ttl": -1.0},
+        {"ttl": nan},
+        {"free_space_floor": -1},
+        {"free_space_floor": 2**63},
+    ],
 )
 def test_a_limit_that_is_none_is_refused(tmp_path: Path, limits: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="limit"):

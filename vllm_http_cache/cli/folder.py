@@ -67,14 +67,15 @@ def opened(folder: Path | None, *, storing: bool = False, absent: int = 0) -> It
     :param absent: the exit code, unless *storing*, where there is no cache.
     :raises typer.Exit: the folder cannot be used, or a setting is wrong; it has been said.
     """
-    from vllm_http_cache.settings import Settings, SettingsError, open_storage
+    from vllm_http_cache.settings import LARGEST_MB, Settings, SettingsError, open_storage
 
     try:
         settings = Settings() if folder is None else Settings(path=folder)
         if settings.path is None:
             fail("no folder is named: give --folder, or set VLLM_MEDIA_CACHE", 2)
         stated = settings.model_dump(include=settings.model_fields_set)
-        storage = open_storage(settings if storing else settings.model_copy(update=UNBOUNDED | stated))
+        unbounded = {"max_size_mb": LARGEST_MB, "ttl_hours": inf} | stated
+        storage = open_storage(settings if storing else settings.model_copy(update=unbounded))
     except SettingsError as error:
         fail(str(error), 2)
     troubles = Overheard()

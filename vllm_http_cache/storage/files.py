@@ -39,7 +39,7 @@ class FileStorage:
     :param fsync: have the disk confirm each body and record, so that they survive a power failure.
     :param group: share the folder with all members of its group.
     :param clock: seconds since the epoch.
-    :raises ValueError: a limit is negative or not a number.
+    :raises ValueError: the path is empty, or a limit is negative, not a number, or too large.
     """
 
     def __init__(
@@ -54,6 +54,8 @@ class FileStorage:
         group: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if not os.fspath(path):
+            raise ValueError("an empty path names no folder")
         self.path = os.path.abspath(path)
         self.limits = Limits(max_size, max_entry_size, ttl, free_space_floor)
         self._fsync = fsync

@@ -46,8 +46,9 @@ class Limits:
     free_space_floor: int | None
 
     def __post_init__(self) -> None:
-        if not all(limit >= 0 for limit in (self.largest, self.ttl, self.free_space_floor or 0)):
-            raise ValueError("a limit is a number of octets or seconds, 0 or more")
+        octets = (self.max_size, self.max_entry_size or 0, self.free_space_floor or 0)
+        if not all(0 <= limit < 2**63 for limit in octets) or not self.ttl >= 0:
+            raise ValueError("a limit is a number of octets below 2**63, or of seconds, 0 or more")
 
     @property
     def largest(self) -> int:
@@ -109,7 +110,8 @@ class Room:
         place.settle()
         device = place.home.device()
         if device is not None and device.free - amount < device.floor(self._limits.free_space_floor):
-            self._warn("reserving room", OSError(ENOSPC, "the device must keep some free space"))
+            floor = OSError(ENOSPC, "the device must keep some free space (MEDIA_CACHE_FREE_SPACE_FLOOR_MB)")
+            self._warn("reserving room", floor)
             return False
         with place.ledger.locked() as page:
             granted = place.ledger.reserve(page, amount, self._limits.max_size)
