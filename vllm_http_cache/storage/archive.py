@@ -19,12 +19,13 @@ from typing import IO, Protocol
 from xxhash import xxh3_64_digest
 
 from ..rfc9111.message import BodyRef, StoredResponse
+from .files import FileStorage
 from .layout import is_body, is_key
 from .protocol import BodyDamaged, BodyReader, Storage
 from .readers import BLOCK
 from .records import LARGEST, decode, encode
 from .sweep import SKEW
-from .toolbox import has_newer, is_sound, put, put_body
+from .toolbox import answers, has_newer, is_sound, put, put_body, settle
 
 __all__ = ["Imported", "Source", "export_tar", "import_tar"]
 
@@ -96,15 +97,18 @@ class Source(Protocol):
 class Imported:
     """What became of the stored responses in an export.
 
-    :param stored: how many have been stored.
+    :param stored: how many have been stored, and are there at the end.
+    :param evicted: how many have been stored, and had to make room for others.
     :param refused: how many have not, by reason: ``already there`` (as late or later), ``expired``, ``damaged``,
         ``no room``.
     :param complaint: what is wrong with the stream as a whole; empty when nothing is.
     """
 
     stored: int = 0
+    evicted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     complaint: str = ""
+    _put_in: dict[str, list[object]] = field(default_factory=dict, repr=False)  # by key, the requests it is for
 
 
 @dataclass(slots=True)
@@ -115,7 +119,7 @@ class _Pending:
     responses: list[StoredResponse] = field(default_factory=list)
 
 
-def import_tar(storage: Storage, file: Source, now: float) -> Imported:
+def import_tar(storage: FileStorage, file: Source, now: float) -> Imported:
     """Store what an export has written, as far as it is sound, not expired, and newer than what is stored.
 
     :param now: seconds since the epoch.
@@ -130,6 +134,7 @@ def import_tar(storage: Storage, file: Source, now: float) -> Imported:
         elif key == pending.key:
             _import_body(storage, pending, name, size, chunks, result)
     _give_up(pending, result)
+    _count_evicted(storage, result)
     return result
 
 
@@ -193,8 +198,18 @@ class _Checked:
 def _put(storage: Storage, key: str, stored: StoredResponse, result: Imported) -> None:
     if put(storage, key, stored, unless_newer=True):
         result.stored += 1
+        result._put_in.setdefault(key, []).append(answers(stored))
     else:
         result.refused["already there" if has_newer(storage, key, stored) else "no room"] += 1
+
+
+def _count_evicted(storage: FileStorage, result: Imported) -> None:
+    settle(storage)
+    for key, put_in in result._put_in.items():
+        record = storage.look(key)
+        there = set(map(answers, record.responses)) if record else set()
+        result.evicted += sum(each not in there for each in put_in)
+    result.stored -= result.evicted
 
 
 def _give_up(pending: _Pending, result: Imported) -> None:

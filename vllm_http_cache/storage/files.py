@@ -199,15 +199,22 @@ class FileStorage:
             for key in keys:
                 yield from self.stat(key)
 
+    def look(self, key: str) -> Record | None:
+        """The record of *key* as it lies there, the ttl notwithstanding. Unlike :meth:`read`, this is not a use."""
+        found = self._lying(key)
+        return found and found[1].record
+
     def stat(self, key: str) -> list[Stat]:
-        """What is stored for one key. Unlike :meth:`read`, this is not a use."""
+        """What :meth:`look` finds, as :meth:`scan` lists it."""
+        found = self._lying(key)
+        return list(_stats(found[0].home, key, found[1])) if found else []
+
+    def _lying(self, key: str) -> tuple[Place, Loaded] | None:
         place = self._access.reading()
         with self._troubles.within("reading a record"):
             loaded = Shelf().get(place.home, key) if place else None
-            record = self._visible(loaded) if loaded else None
-            if place and loaded and record:
-                return list(_stats(place.home, key, loaded, record))
-        return []
+            return (place, loaded) if place and loaded else None
+        return None
 
     def close(self) -> None:
         self._room.close()
@@ -223,9 +230,9 @@ class FileStorage:
         self._begin()
 
 
-def _stats(home: Home, key: str, loaded: Loaded, record: Record) -> Iterator[Stat]:
+def _stats(home: Home, key: str, loaded: Loaded) -> Iterator[Stat]:
     size = home.room(loaded.generation[2])  # goes with the first response
-    for stored in record.responses:
+    for stored in loaded.record.responses if loaded.record else ():
         size += home.room(stored.body.length) if stored.body else 0
         yield Stat(key, stored, size, loaded.used)
         size = 0

@@ -161,7 +161,9 @@ class Storage(Protocol):
         """The growing body that the claim's holder has published, if it has."""
 
     def scan(self) -> Iterator[Stat]:
-        """What is stored, while others go on storing: in no order, but those of one key together. Not a use.
+        """What lies there, past the ttl or not, while others go on storing: in no order, but those of one key together.
+
+        Not a use.
 
         :raises NotImplementedError: the storage cannot list what it holds.
         """

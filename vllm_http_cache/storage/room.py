@@ -224,6 +224,10 @@ class Room:
         with self._alone(place, OPERATORS_PATIENCE) as disk:
             return sum(evict(place.home, place.ledger, lambda _: size, self._clock(), disk, self.observer))
 
+    def settle(self) -> None:
+        """Wait until what has been asked for so far has been tidied up."""
+        self._janitor.rest(OPERATORS_PATIENCE)
+
     def sweep(self) -> None:
         """Bury the dead and look through everything.
 
