@@ -12,8 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from .rfc9111.judging import MAX_VARIANTS
-from .rfc9111.message import BodyRef, StoredResponse
+from .rfc9111.message import MAX_VARIANTS, BodyRef, StoredResponse
 from .storage.protocol import Record
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from tests.storage.helpers import (
     store,
     write_body,
 )
-from vllm_http_cache.rfc9111.message import BodyRef
+from vllm_http_cache.rfc9111.message import MAX_VARIANTS, BodyRef
 from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.archive import export_tar, import_tar
 from vllm_http_cache.storage.files import FileStorage
@@ -167,6 +167,32 @@ def test_what_has_expired_does_not_come_in(make: Make, tmp_path: Path, clock: Cl
     clock.ahead = -86_401
     assert import_tar(target, io.BytesIO(archive), clock()).stored == 0, "from the future"
     assert body_files(tmp_path / "2") == []
+
+
+def test_of_one_url_as_many_come_in_as_a_cache_keeps(make: Make, tmp_path: Path, clock: Clock) -> None:
+    source, target = make(tmp_path / "1"), make(tmp_path / "2")
+    ages = range(MAX_VARIANTS + 3)
+    responses = tuple(replace(response(tag=str(age)), confirmed=clock() - age) for age in ages)
+    assert source.swap(KEY, None, Record(responses))
+    result = import_tar(target, io.BytesIO(exported(source)), clock())
+    assert (result.stored, result.refused) == (MAX_VARIANTS, {"too many of one URL": 3})
+    record = target.read(KEY)
+    assert record and {stored.confirmed for stored in record.responses} == {
+        clock() - age for age in ages[:MAX_VARIANTS]
+    }
+
+
+def test_an_archive_whose_end_is_in_its_middle_is_damaged(make: Make, tmp_path: Path, clock: Clock) -> None:
+    source = make(tmp_path / "1")
+    for number in range(3):
+        assert store(source, key(number), b"body", tag=str(number))
+    archive = bytearray(exported(source))
+    assert not import_tar(make(tmp_path / "whole"), io.BytesIO(archive), clock()).complaint
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        middle = tar.getmembers()[2].offset
+    archive[middle : middle + 512] = bytes(512)
+    result = import_tar(make(tmp_path / "2"), io.BytesIO(archive), clock())
+    assert result.stored == 1 and "damaged" in result.complaint
 
 
 def test_what_is_newer_stays(make: Make, tmp_path: Path, clock: Clock) -> None:

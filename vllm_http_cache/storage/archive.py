@@ -18,7 +18,7 @@ from typing import IO, Protocol
 
 from xxhash import xxh3_64_digest
 
-from ..rfc9111.message import BodyRef, StoredResponse
+from ..rfc9111.message import MAX_VARIANTS, BodyRef, StoredResponse
 from .files import FileStorage
 from .layout import is_body, is_key
 from .protocol import BodyDamaged, BodyReader, Storage
@@ -31,6 +31,7 @@ __all__ = ["Imported", "Source", "export_tar", "import_tar"]
 
 _UNIT = 512
 _END = bytes(_UNIT)
+_PADDING = 20 * _UNIT  # what follows the end, at most
 _LARGEST_MEMBER = 8**11 - 1  # what the octal field of a tar header can say
 
 
@@ -100,7 +101,7 @@ class Imported:
     :param stored: how many have been stored, and are there at the end.
     :param evicted: how many have been stored, and had to make room for others.
     :param refused: how many have not, by reason: ``already there`` (as late or later), ``expired``, ``damaged``,
-        ``no room``.
+        ``no room``, ``too many of one URL``.
     :param complaint: what is wrong with the stream as a whole; empty when nothing is.
     """
 
@@ -143,10 +144,13 @@ def _wanted(
 ) -> list[StoredResponse]:
     """The responses of a record that have a place here and a body to come; the others are stored, or counted."""
     wanted = []
-    responses = decode(b"".join(chunks), key) if size <= LARGEST else None
+    responses = (decode(b"".join(chunks), key) if size <= LARGEST else None) or ()
     if not responses:
         result.refused["damaged"] += 1
-    for stored in responses or ():
+    latest = sorted(responses, key=attrgetter("confirmed"), reverse=True)[:MAX_VARIANTS]
+    if len(responses) > len(latest):
+        result.refused["too many of one URL"] += len(responses) - len(latest)
+    for stored in latest:
         if not now - storage.ttl <= stored.confirmed <= now + SKEW:
             result.refused["expired"] += 1
         elif has_newer(storage, key, stored):
@@ -239,6 +243,9 @@ def _members(file: Source, result: Imported) -> Iterator[tuple[str, str, int, It
         for _ in chunks:
             pass
         _read(file, -member.size % _UNIT)
+    else:
+        if _read(file, _PADDING).strip(b"\0"):
+            result.complaint = "it is damaged, and cannot be read to its end"
     if begun and not known:
         result.complaint = "it is not what `vllm-http-cache export` has written"
 
