@@ -172,7 +172,9 @@ def test_what_has_expired_does_not_come_in(make: Make, tmp_path: Path, clock: Cl
 def test_of_one_url_as_many_come_in_as_a_cache_keeps(make: Make, tmp_path: Path, clock: Clock) -> None:
     source, target = make(tmp_path / "1"), make(tmp_path / "2")
     ages = range(MAX_VARIANTS + 3)
-    responses = tuple(replace(response(tag=str(age)), confirmed=clock() - age) for age in ages)
+    responses = tuple(
+        replace(response(tag=str(age)), selecting=(("accept", str(age)),), confirmed=clock() - age) for age in ages
+    )
     assert source.swap(KEY, None, Record(responses))
     result = import_tar(target, io.BytesIO(exported(source)), clock())
     assert (result.stored, result.refused) == (MAX_VARIANTS, {"too many of one URL": 3})
