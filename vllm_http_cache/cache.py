@@ -32,7 +32,7 @@ from .rfc9111.judging import Changes, merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
 from .rfc9111.target import is_key_of, lookup_key, redacted
-from .storage.protocol import BodyDamaged, Record, Stat, Storage
+from .storage.protocol import BodyDamaged, BodyUnreadable, Record, Stat, Storage
 from .transfers import PulledDownload, PumpedDownload, Ticker, alet_go, let_go
 from .wire import AsyncSend, Caller, Fetched, Send
 
@@ -86,33 +86,43 @@ class Cache:
         :raises Exception: what *send* raised, when nothing stored may answer instead.
         :raises InvalidTarget: the request's URI is ambiguous or malformed.
         """
+        return self._fetch(request, send, caller, set())
+
+    def _fetch(self, request: Request, send: Send, caller: Caller, without: set[BodyRef]) -> Fetched:
+        """:param without: bodies that cannot be read now; those that turn out to be such are added."""
         close_abandoned()
-        resume = partial(self.fetch, request, send, caller)
-        look = self.hits.look(request)
+        look = None if without else self.hits.look(request)
         if look is not None and look.hit is not None:
-            return self._hand_out(look.hit, CachedBody, caller, resume)
-        fetched = self._drive(exchange(request, self.options), Course(self, request, caller, look), send)
+            resume = partial(self._fetch, request, send, caller, without)
+            return self._hand_out(look.hit, CachedBody, caller, resume, without)
+        fetched = self._drive(exchange(request, self.options), Course(self, request, caller, look, without), send)
         assert fetched is not None
         return fetched
 
     async def afetch(self, request: Request, send: AsyncSend, caller: Caller = Caller()) -> Fetched:
         """The same for a task."""
+        return await self._afetch(request, send, caller, set())
+
+    async def _afetch(self, request: Request, send: AsyncSend, caller: Caller, without: set[BodyRef]) -> Fetched:
         close_abandoned()
-        resume = partial(self.afetch, request, send, caller)
         look = None
         with suppress(BlockingIOError):
-            look = self.hits.look(request, wait=False)
+            look = None if without else self.hits.look(request, wait=False)
         if look is not None and look.hit is not None:
-            return self._hand_out(look.hit, AsyncCachedBody, caller, resume)
-        fetched = await self._adrive(exchange(request, self.options), Course(self, request, caller, look), send)
+            resume = partial(self._afetch, request, send, caller, without)
+            return self._hand_out(look.hit, AsyncCachedBody, caller, resume, without)
+        course = Course(self, request, caller, look, without)
+        fetched = await self._adrive(exchange(request, self.options), course, send)
         assert fetched is not None
         return fetched
 
-    def _hand_out(self, hit: Hit, kind: Callable[..., Any], caller: Caller, resume: Callable[[], Any]) -> Fetched:
+    def _hand_out(
+        self, hit: Hit, kind: Callable[..., Any], caller: Caller, resume: Callable[[], Any], without: set[BodyRef]
+    ) -> Fetched:
         if self.metrics is not None:
             self.metrics.answered("hit", None, hit.reader.length)
         drop = partial(self.drop, hit.stored.uri, hit.key, hit.ref)
-        supply = StoredSupply(hit.reader, partial(drop, "damaged"))
+        supply = StoredSupply(hit.reader, hit.ref, partial(drop, "damaged"), without)
         body = kind(supply, caller, hit.stored, resume)
 
         def refuse() -> None:
@@ -137,10 +147,11 @@ class Cache:
             if hit.stored.status != 200:
                 return None
             content = hit.reader.read(0, hit.ref.length, wait=wait)
-        except BodyDamaged as damage:
+        except BodyUnreadable as trouble:
             if not wait:
-                raise BlockingIOError from damage
-            drop("damaged")
+                raise BlockingIOError from trouble
+            if isinstance(trouble, BodyDamaged):
+                drop("damaged")
             return None
         finally:
             hit.reader.close()
@@ -188,7 +199,8 @@ class Cache:
                 try:
                     step = way.send(said)
                 except StopIteration as end:
-                    return course.end(end.value, CachedBody, partial(self.fetch, course.request, send, course.caller))
+                    again = partial(self._fetch, course.request, send, course.caller, course.without)
+                    return course.end(end.value, CachedBody, again)
                 match step:
                     case steps.Forward():
                         said = course.forward(send, step)
@@ -216,7 +228,7 @@ class Cache:
                 try:
                     step = way.send(said)
                 except StopIteration as end:
-                    again = partial(self.afetch, course.request, send, course.caller)
+                    again = partial(self._afetch, course.request, send, course.caller, course.without)
                     return course.end(end.value, AsyncCachedBody, again)
                 match step:
                     case steps.Forward():

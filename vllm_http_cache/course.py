@@ -28,7 +28,7 @@ from .rfc9111.message import StoredResponse
 from .rfc9111.ranges import has_its_length, holds_whole
 from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
-from .storage.protocol import BodyDamaged, BodyWriter
+from .storage.protocol import BodyDamaged, BodyUnreadable, BodyWriter
 from .tail import CHUNK
 from .transfers import alet_go, let_go
 from .wire import AsyncSend, Caller, Fetched, Reply, Send
@@ -49,10 +49,18 @@ class Course:
     """The state of one exchange."""
 
     def __init__(
-        self, cache: Cache, request: Request, caller: Caller, look: Look | None = None, *, background: bool = False
+        self,
+        cache: Cache,
+        request: Request,
+        caller: Caller,
+        look: Look | None = None,
+        without: set[BodyRef] | None = None,
+        *,
+        background: bool = False,
     ) -> None:
         self._cache = cache
         self._look = look  # that was taken just now
+        self.without: set[BodyRef] = set() if without is None else without  # bodies that cannot be read now
         self._background = background
         self.request = request
         self.caller = caller
@@ -79,17 +87,25 @@ class Course:
                 self._key = key
                 look, self._look = self._look, None
                 record = self._cache.read(key, wait=wait) if look is None else look.record
-                return (record.responses if record else ()), self._cache.clock()
+                responses = record.responses if record else ()
+                if self.without:
+                    responses = tuple(stored for stored in responses if stored.body not in self.without)
+                return responses, self._cache.clock()
             case steps.Open(key, stored):
                 if (ref := stored.body) is None:
                     return None
-                damaged = partial(self._cache.drop, stored.uri, key, ref, "damaged")
-                if (reader := storage.open_body(ref, wait=wait)) is None:
+                drop = partial(self._cache.drop, stored.uri, key, ref, "damaged")
+                reader = None
+                try:
+                    reader = storage.open_body(ref, wait=wait)
+                except BodyDamaged as damage:
                     if not wait:
-                        raise BlockingIOError
-                    damaged()
+                        raise BlockingIOError from damage
+                    drop()
+                if reader is None:
+                    self.without.add(ref)
                     return None
-                self._supply = StoredSupply(reader, damaged)
+                self._supply = StoredSupply(reader, ref, drop, self.without)
                 return self._supply
             case steps.Change(key, changes):
                 self._cache.change(key, changes)
@@ -210,10 +226,11 @@ class Course:
             return writer
 
     def _copy(self, part: StoredResponse | None, writer: BodyWriter) -> bool:
-        reader = self._cache.storage.open_body(part.body) if part and part.body else None
-        if reader is None:
-            return False
+        reader = None
         try:
+            reader = self._cache.storage.open_body(part.body) if part and part.body else None
+            if reader is None:
+                return False
             offset = 0
             while data := reader.read(offset, CHUNK):
                 if not writer.write(data):
@@ -221,10 +238,11 @@ class Course:
                 if self._coding is not None:
                     self._coding.feed(data)
                 offset += len(data)
-        except BodyDamaged:
+        except BodyUnreadable:
             return False
         finally:
-            reader.close()
+            if reader is not None:
+                reader.close()
         return True
 
     def store(

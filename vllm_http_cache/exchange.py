@@ -150,11 +150,11 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
                 yield from _note(key, changes, options)
                 return _passed(came, status)
             case Freshen(changes, StoredResponse() as selected, shareable):
-                # Opened first: what changes may be that nothing is stored any longer.
                 answer = yield from _answer_from(
                     selected, request, key, came.response_time, status, shareable=shareable
                 )
-                yield from _note(key, changes if answer else tuple((old, None) for old, _ in changes), options)
+                if answer is not None:
+                    yield from _note(key, changes, options)
                 yield Discard(came)
                 if answer is not None:
                     return answer
@@ -190,7 +190,7 @@ def _despite(failed: Failed, request: Request, key: str, ask: Ask, options: Cach
 def _answer_from(
     stored: StoredResponse, request: Request, key: str, now: float, status: CacheStatus, *, shareable: bool = False
 ) -> Generator[Any, Any, Answer | None]:
-    """Answer with a stored response; None when its body is gone."""
+    """Answer with a stored response; None when its body cannot be had."""
     response, span = respond(request, stored, now)
     body = None
     if span is not None and (body := (yield Open(key, stored))) is None:

@@ -13,7 +13,7 @@ import pytest
 
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, StoredResponse
 from vllm_http_cache.storage.files import FileStorage
-from vllm_http_cache.storage.protocol import BodyDamaged, Record, Storage
+from vllm_http_cache.storage.protocol import BodyUnreadable, Record, Storage
 from vllm_http_cache.storage.readers import BLOCK
 from vllm_http_cache.storage.toolbox import usage
 
@@ -65,20 +65,22 @@ def store(
 
 
 def read_body(storage: FileStorage, ref: BodyRef) -> bytes | None:
-    """None: gone or damaged."""
-    reader = storage.open_body(ref)
-    if reader is None:
-        return None
+    """None: gone, damaged, or not to be read now."""
+    reader = None
     parts = []
     offset = 0
     try:
+        reader = storage.open_body(ref)
+        if reader is None:
+            return None
         while part := reader.read(offset, BLOCK):
             parts.append(part)
             offset += len(part)
-    except BodyDamaged:
+    except BodyUnreadable:
         return None
     finally:
-        reader.close()
+        if reader is not None:
+            reader.close()
     return b"".join(parts)
 
 

@@ -25,7 +25,7 @@ from tests.storage_hishel.helpers import KEY, body, found, read_body, store
 from vllm_http_cache.rfc9111.message import StoredResponse
 from vllm_http_cache.storage.hishel import HishelStorage
 from vllm_http_cache.storage.hishel.theirs import GRACE
-from vllm_http_cache.storage.protocol import BodyDamaged, Record, Storage
+from vllm_http_cache.storage.protocol import BodyUnreadable, Record, Storage
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -372,7 +372,7 @@ def test_close_is_idempotent_and_final(make: Make, caplog: pytest.LogCaptureFixt
     assert storage.open_body(stored.body) is None
     assert not writer.write(b"x")
     assert writer.commit() is None
-    with pytest.raises(BodyDamaged):
+    with pytest.raises(BodyUnreadable):
         reader.read(0, 1)
     reader.close()
     assert caplog.records == []

@@ -11,6 +11,7 @@ import io
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
@@ -21,7 +22,7 @@ from xxhash import xxh3_64_digest
 from ..rfc9111.message import MAX_VARIANTS, BodyRef, StoredResponse
 from .files import FileStorage
 from .layout import is_body, is_key
-from .protocol import BodyDamaged, BodyReader, Storage
+from .protocol import BodyReader, BodyUnreadable, Storage
 from .readers import BLOCK
 from .records import LARGEST, decode, encode
 from .sweep import SKEW
@@ -48,7 +49,7 @@ def export_tar(storage: Storage, file: IO[bytes]) -> int:
                 data = encode(key, sound)
                 tar.addfile(_member(f"{key}/record", len(data)), io.BytesIO(data))
                 for ref in {stored.body for stored in sound if stored.body}:
-                    tar.addfile(_member(f"{key}/{ref.name}", ref.length), _Body(storage.open_body(ref)))
+                    tar.addfile(_member(f"{key}/{ref.name}", ref.length), _Body(storage, ref))
                 count += len(sound)
     return count
 
@@ -67,9 +68,11 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 class _Body(io.RawIOBase):
     """A body as a file. What has gone since it was checked is filled with zeros, which the import's digests refuse."""
 
-    def __init__(self, reader: BodyReader | None) -> None:
-        self._reader = reader
+    def __init__(self, storage: Storage, ref: BodyRef) -> None:
+        self._reader: BodyReader | None = None
         self._offset = 0
+        with suppress(BodyUnreadable):
+            self._reader = storage.open_body(ref)
 
     def read(self, size: int = -1) -> bytes:
         data = b""
@@ -82,7 +85,7 @@ class _Body(io.RawIOBase):
         if self._reader is not None:
             try:
                 data = self._reader.read(self._offset, size)
-            except BodyDamaged:
+            except BodyUnreadable:
                 self._reader = None
         self._offset += len(data)
         return data or bytes(size)

@@ -147,7 +147,7 @@ class FileStorage:
         if place is None:
             return None
         try:
-            return open_reader(place.home, ref, wait=wait, damaged=self._room.suspect)
+            return open_reader(place.home, ref, wait=wait, damaged=self._room.suspect, warn=self._troubles.warn)
         except OSError as error:
             self._failed("opening a body", error, wait=wait)
             return None

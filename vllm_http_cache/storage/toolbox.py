@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from ..rfc9111.message import BodyRef, StoredResponse
 from .files import FileStorage
 from .layout import FOLDERS, is_key
-from .protocol import BodyDamaged, BodyReader, Record, Stat, Storage
+from .protocol import BodyDamaged, BodyReader, BodyUnreadable, Record, Stat, Storage
 from .readers import BLOCK, open_reader
 
 __all__ = [
@@ -145,24 +145,29 @@ def verify(storage: FileStorage, *, drop: bool = False) -> Iterator[tuple[Stat, 
             yield stat, sound
 
 
-def _is_as_stored(storage: FileStorage, ref: BodyRef) -> bool:
-    """:raises OSError: nobody knows."""
+def _is_as_stored(storage: FileStorage, ref: BodyRef) -> bool | None:
+    """None: nobody knows.
+
+    :raises OSError: the same.
+    """
     place = storage._access.reading()
-    reader = open_reader(place.home, ref, wait=True, damaged=lambda _: None) if place else None
+    if place is None:
+        return None
     try:
-        return reader is not None and _read_through(reader) == ref.length
-    except BodyDamaged as error:
-        if isinstance(error.__cause__, OSError):
-            raise error.__cause__ from None
+        reader = open_reader(place.home, ref, wait=True, damaged=lambda _: None, warn=storage._troubles.warn)
+        return _read_through(reader) == ref.length
+    except BodyDamaged:
         return False
+    except BodyUnreadable:
+        return None
 
 
 def is_sound(storage: Storage, ref: BodyRef) -> bool:
-    """Whether every octet of a body is there and is what was stored."""
-    reader = storage.open_body(ref)
+    """Whether every octet of a body is there, is what was stored, and can be read now."""
     try:
+        reader = storage.open_body(ref)
         return reader is not None and _read_through(reader) == ref.length
-    except BodyDamaged:
+    except BodyUnreadable:
         return False
 
 

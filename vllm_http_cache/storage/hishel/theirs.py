@@ -19,7 +19,7 @@ from ...rfc9111.message import BodyRef, StoredResponse
 from .. import records
 from ..claims import NoClaim
 from ..devices import Descriptor
-from ..protocol import BodyDamaged, BodyReader, BodyWriter, Observer, Record, Stat
+from ..protocol import BodyDamaged, BodyReader, BodyUnreadable, BodyWriter, Observer, Record, Stat
 from ..sweep import SKEW
 from .failing_open import FailOpen
 from .passing import EntryReader, TemporaryWriter
@@ -201,24 +201,29 @@ class HishelStorage(FailOpen):
     def open_body(self, ref: BodyRef, *, wait: bool = True) -> BodyReader | None:
         if not wait:
             raise BlockingIOError
-        return self._attempt("opening a body", lambda: self._open_body(ref), None)
+        opened = self._attempt("opening a body", lambda: self._open_body(ref), None)
+        if isinstance(opened, BodyDamaged):
+            raise opened
+        return opened
 
-    def _open_body(self, ref: BodyRef) -> BodyReader | None:
+    def _open_body(self, ref: BodyRef) -> BodyReader | BodyDamaged | None:
         try:
             return EntryReader(self, ref)
-        except BodyDamaged:
+        except BodyDamaged as damage:
+            return damage
+        except BodyUnreadable:
             return None
 
     def _chunks(self, ref: BodyRef) -> Iterator[bytes]:
         """A body as hishel gives it.
 
-        :raises BodyDamaged: it is gone.
+        :raises BodyUnreadable: there is none: it is gone, and its record with it, or hishel could not read it.
         """
         key = ref.name[:64]
         for entry in self._hishel.get_entries(_place(key)):
             if _name(key, entry) == ref.name:
                 return cast("Iterator[bytes]", entry.response.stream)
-        raise BodyDamaged(f"{ref.name} is gone")
+        raise BodyUnreadable(f"{ref.name} is not there")
 
     @property
     def remote(self) -> bool:
