@@ -216,7 +216,7 @@ def test_a_body_that_failed_cannot_be_committed(storage: FileStorage, tmp_path: 
 
 
 def test_several_may_settle_what_is_left_over(storage: FileStorage) -> None:
-    class Emptied(deque[tuple[str, int]]):
+    class Emptied(deque[tuple[str, int, str]]):
         """Another thread takes the last one as soon as there seems to be one."""
 
         def __bool__(self) -> bool:
@@ -225,7 +225,7 @@ def test_several_may_settle_what_is_left_over(storage: FileStorage) -> None:
     assert store(storage, KEY, OLD)
     place = storage._access.place
     assert place
-    place.lost = Emptied([("", 0)])
+    place.lost = Emptied([("", 0, "")])
     assert store(storage, KEY, NEW)
 
 
