@@ -24,6 +24,7 @@ from vllm_http_cache.storage.toolbox import put
 URL = "http://a.test/picture.png"
 PROGRAM = [sys.executable, "-c", "from vllm_http_cache.cli import main; main()"]
 EVIL = "a\x1b]0;title\x07\r\x08\x7f\x9b31m\u202eb"
+EVIL_VALUE = EVIL.translate({ord("\r"): None, 0x202E: None})  # as far as a field can have it
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def folder(tmp_path: Path) -> str:
     folder = str(tmp_path / "cache")
     storage = FileStorage(folder)
     now = time.time()
-    fields = Fields([("X-Evil", EVIL), ("X-Name", "ümläut 画像"), ("ETag", '"a\x9bb"'), ("Vary", "X-Asked")])
-    stored = stored_response(Request("GET", URL), Response(200, fields, EVIL), now, now, CacheOptions())
+    fields = Fields([("X-Evil", EVIL_VALUE), ("X-Name", "ümläut ñ"), ("ETag", '"a\x9bb"'), ("Vary", "X-Asked")])
+    stored = stored_response(Request("GET", URL), Response(200, fields, EVIL_VALUE), now, now, CacheOptions())
     assert put(storage, cache_key(URL, CacheOptions()), stored)
     assert put(storage, "0" * 64, replace(stored, uri=f"http://{EVIL}.test/"))
     storage.close()
@@ -102,10 +103,10 @@ def test_a_closed_output(folder: str) -> None:
 
 
 def test_an_output_that_lacks_letters(folder: str) -> None:
-    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    done = piped("explain", URL, "--folder", folder, stdout=subprocess.PIPE, env=environ, encoding="latin-1")
+    environ = {**os.environ, "PYTHONIOENCODING": "iso8859-2"}
+    done = piped("explain", URL, "--folder", folder, stdout=subprocess.PIPE, env=environ, encoding="iso8859-2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "X-Name: ümläut \\u753b\\u50cf" in done.stdout
+    assert "X-Name: ümläut \\xf1" in done.stdout
 
 
 def test_an_archive_is_not_written_to_a_terminal(folder: str) -> None:
