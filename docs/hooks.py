@@ -41,7 +41,9 @@ def variables(*, arguments: bool = True) -> str:
 
 def metrics() -> str:
     registry = CollectorRegistry()
-    Metrics(registry).holds(octets=0, keys=0)
+    told = Metrics(registry)
+    told.forwarded(0)
+    told.holds(octets=0, keys=0)
     rows = ["| Metric | Type | What it tells |", "| --- | --- | --- |"]
     for family in registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")

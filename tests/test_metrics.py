@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from vllm_http_cache.metrics import Metrics, default
@@ -27,6 +28,30 @@ from prometheus_client.multiprocess import MultiProcessCollector
 registry = CollectorRegistry()
 MultiProcessCollector(registry)
 print(generate_latest(registry).decode())
+"""
+
+FOLDER_GONE = """
+import os, shutil, sys
+from tests.core.scripted import Origin, fetch, ok
+from vllm_http_cache import Settings, open_cache
+
+def now(moment):
+    if moment == sys.argv[1]:
+        shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+
+now("before the cache")
+cache, origin = open_cache(Settings(path=sys.argv[2])), Origin(ok(cache_control="max-age=60"))
+now("before a request")
+for _ in range(2):
+    assert fetch(cache, origin) == b"body"
+now("before a fork")
+if pid := os.fork():
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(origin) == 1
+else:
+    assert fetch(cache, origin) == b"body"
+    assert fetch(cache, origin) == b"body"
+    os._exit(0)
 """
 
 
@@ -85,3 +110,17 @@ def test_several_processes_add_up(tmp_path: Path) -> None:
     assert 'vllm_http_cache_requests_total{forward="",outcome="hit"} 2.0' in out
     assert 'vllm_http_cache_body_bytes_total{source="cache"} 20.0' in out
     assert "vllm_http_cache_held_bytes 4096.0" in out
+
+
+@pytest.mark.parametrize("moment", ["before the cache", "before a request", "before a fork"])
+def test_what_cannot_be_counted_costs_no_answer_and_is_warned_of_once(tmp_path: Path, moment: str) -> None:
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    warnings = subprocess.run(
+        [sys.executable, "-c", FOLDER_GONE, moment, str(tmp_path / "cache")],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(counts)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stderr
+    assert warnings.count("vllm-http-cache: counting for the metrics failed") == 1

@@ -86,3 +86,10 @@ def test_what_the_readme_imports_is_there() -> None:
         program = compile(block, "README.md", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         imports = [node for node in ast.walk(program) if isinstance(node, ast.Import | ast.ImportFrom)]
         exec("\n".join(map(ast.unparse, imports)), {})
+
+
+def test_another_hishel_is_told(tmp_path: Path) -> None:
+    (tmp_path / "hishel.py").touch()
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import vllm_http_cache.storage.hishel"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.stderr.endswith("needs hishel 2: pip install vllm-http-cache[hishel]\n")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from docs.hooks import TABLES, between, on_page_content
-from vllm_http_cache import Settings, open_cache
-from vllm_http_cache.settings import SettingsError
+from vllm_http_cache import FileStorage, Settings, open_cache
+from vllm_http_cache.settings import SettingsError, misspelt
+from vllm_http_cache.vllm import register
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -34,6 +37,47 @@ def test_empty_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "")
     assert Settings() == Settings.model_construct()
     assert open_cache() is None
+
+
+def test_space_around_a_value_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in NAMES:
+        monkeypatch.setenv(name, " ")
+    assert Settings() == Settings.model_construct()
+    monkeypatch.setenv("VLLM_MEDIA_CACHE", f" {tmp_path} ")
+    monkeypatch.setenv("VLLM_MEDIA_CACHE_MAX_SIZE_MB", " 100 ")
+    monkeypatch.setenv("MEDIA_CACHE_SHARED", " false")
+    monkeypatch.setenv("MEDIA_CACHE_MODE", "off\n")
+    settings = Settings()
+    assert (settings.path, settings.max_size_mb, settings.shared, settings.mode) == (tmp_path, 100, False, "off")
+
+
+@pytest.mark.parametrize("folder, mode", [("", "default"), (" ", "default"), ("/srv/cache", " off")])
+def test_the_plugin_is_off_for_the_same_values(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: str, mode: str
+) -> None:
+    monkeypatch.setenv("VLLM_MEDIA_CACHE", folder)
+    monkeypatch.setenv("MEDIA_CACHE_MODE", mode)
+    monkeypatch.setitem(sys.modules, "vllm_http_cache.vllm.install", None)  # importing it is told
+    register()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["path", "seed"])
+def test_an_empty_path_is_not_the_current_folder(name: str) -> None:
+    values: dict[str, Any] = {name: ""}
+    with pytest.raises(SettingsError, match=f"{name}='': allowed is the path of a folder"):
+        Settings(**values)
+    with pytest.raises(ValueError, match="empty"):
+        FileStorage("")
+
+
+@pytest.mark.parametrize("bound", ["max_size_mb", "max_entry_size_mb", "free_space_floor_mb"])
+def test_the_largest_bounds_can_be_used(tmp_path: Path, bound: str) -> None:
+    values: dict[str, Any] = {"path": tmp_path, bound: 10**12}
+    cache = open_cache(Settings(**values))
+    assert cache is not None
+    with cache:
+        cache.storage.create_body("0" * 64, 1)
 
 
 def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -91,16 +135,19 @@ def test_mode_off_opens_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name, value, allowed",
     [
-        ("VLLM_MEDIA_CACHE_MAX_SIZE_MB", "abc", "a whole number, 1 or more"),
-        ("VLLM_MEDIA_CACHE_MAX_SIZE_MB", "0", "a whole number, 1 or more"),
+        ("VLLM_MEDIA_CACHE_MAX_SIZE_MB", "abc", "a whole number, 1 to 10^12"),
+        ("VLLM_MEDIA_CACHE_MAX_SIZE_MB", "0", "a whole number, 1 to 10^12"),
+        ("VLLM_MEDIA_CACHE_MAX_SIZE_MB", "1" + "0" * 320, "a whole number, 1 to 10^12"),
         ("VLLM_MEDIA_CACHE_TTL_HOURS", "nan", "a number above 0, or inf"),
         ("VLLM_MEDIA_CACHE_TTL_HOURS", "-1", "a number above 0, or inf"),
         ("MEDIA_CACHE_MODE", "Default", "one of default, no-store,"),
         ("MEDIA_CACHE_SHARED", "perhaps", "true or false"),
         ("MEDIA_CACHE_STALE_IF_ERROR", "-1", "a number, 0 or more, or inf"),
         ("MEDIA_CACHE_STALE_IF_ERROR", "nan", "a number, 0 or more, or inf"),
-        ("MEDIA_CACHE_MAX_ENTRY_SIZE_MB", "1.5", "a whole number, 1 or more"),
-        ("MEDIA_CACHE_FREE_SPACE_FLOOR_MB", "-1", "a whole number, 0 or more"),
+        ("MEDIA_CACHE_MAX_ENTRY_SIZE_MB", "1.5", "a whole number, 1 to 10^12"),
+        ("MEDIA_CACHE_MAX_ENTRY_SIZE_MB", "1000000000001", "a whole number, 1 to 10^12"),
+        ("MEDIA_CACHE_FREE_SPACE_FLOOR_MB", "-1", "a whole number, 0 to 10^12"),
+        ("MEDIA_CACHE_FREE_SPACE_FLOOR_MB", "1000000000001", "a whole number, 0 to 10^12"),
         ("MEDIA_CACHE_FSYNC", "sometimes", "true or false"),
         ("MEDIA_CACHE_GROUP", "staff", "true or false"),
         ("MEDIA_CACHE_SIGNED_URLS", "2", "true or false"),
@@ -120,7 +167,7 @@ def test_bad_values_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_bad_argument_is_explained() -> None:
-    with pytest.raises(SettingsError, match="max_size_mb=0: allowed is a whole number, 1 or more"):
+    with pytest.raises(SettingsError, match=r"max_size_mb=0: allowed is a whole number, 1 to 10\^12"):
         Settings(max_size_mb=0)
     with pytest.raises(SettingsError, match="size=1: allowed is no setting of this name"):
         Settings(size=1)  # type: ignore[call-arg]
@@ -138,6 +185,33 @@ def test_a_misspelt_variable_is_told(
         "vllm-http-cache: MEDIA_CACHE_FSNYC is no setting: is MEDIA_CACHE_FSYNC meant?",
         "vllm-http-cache: MEDIA_CACHE_TTL_HOURS is no setting: is VLLM_MEDIA_CACHE_TTL_HOURS meant?",
     ]
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [
+        ("VLLM_MEDIA_CACHE_DIR", "VLLM_MEDIA_CACHE"),
+        ("VLLM_MEDIA_CAHCE", "VLLM_MEDIA_CACHE"),
+        ("VLLM_MEDIA_CACHE_MODE", "MEDIA_CACHE_MODE"),
+        ("VLLM_MEDIA_CACHE_MAX_SIZE_MB_", "VLLM_MEDIA_CACHE_MAX_SIZE_MB"),
+        ("MEDIACACHE_MODE", "MEDIA_CACHE_MODE"),
+        ("media_cache_mode", "MEDIA_CACHE_MODE"),
+        ("MEDIA_CACHE_TTL_HOURS", "VLLM_MEDIA_CACHE_TTL_HOURS"),
+    ],
+)
+def test_a_misspelt_variable_is_told_where_there_is_no_cache(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, meant: str
+) -> None:
+    monkeypatch.setenv(name, "/x")
+    assert open_cache() is None
+    (record,) = caplog.records
+    assert record.getMessage() == f"vllm-http-cache: {name} is no setting: is {meant} meant?"
+
+
+def test_variables_of_others_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VLLM_MEDIA_CONNECTOR", "VLLM_CACHE_ROOT", "VLLM_MM_INPUT_CACHE_GIB", "CACHE", "MODE", "SCCACHE_DIR"):
+        monkeypatch.setenv(name, "1")
+    assert misspelt() == []
 
 
 def test_frozen() -> None:

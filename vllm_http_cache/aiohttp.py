@@ -82,7 +82,7 @@ class CacheMiddleware:
                 raise aiohttp.InvalidURL(request.url)
             self._url_policy(uri)
         mode = self._cache.options.mode
-        if mode == "off" or (_goes_by(request) and mode != "only-if-cached"):
+        if mode == "off" or (self._goes_by(request) and mode != "only-if-cached"):
             return await handler(request)
         call = _Call(request, handler)
         asked = Request(request.method, uri, Fields([(name, octets(value)) for name, value in request.headers.items()]))
@@ -94,6 +94,11 @@ class CacheMiddleware:
         setattr(answer, ATTRIBUTE, fetched)
         return answer
 
+    def _goes_by(self, request: ClientRequest) -> bool:
+        if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
+            return bool(request.body) or hdrs.UPGRADE in request.headers or hdrs.EXPECT in request.headers
+        return request.method == hdrs.METH_CONNECT
+
 
 def refuse(response: ClientResponse) -> None:
     """The consumer's veto: the octets of *response* are unusable (they do not decode).
@@ -103,12 +108,6 @@ def refuse(response: ClientResponse) -> None:
     fetched = getattr(response, ATTRIBUTE, None)
     if isinstance(fetched, Fetched):
         fetched.refuse()
-
-
-def _goes_by(request: ClientRequest) -> bool:
-    if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
-        return bool(request.body) or hdrs.UPGRADE in request.headers or hdrs.EXPECT in request.headers
-    return request.method == hdrs.METH_CONNECT
 
 
 class _Call:

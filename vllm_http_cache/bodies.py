@@ -18,9 +18,9 @@ from .abandoned import abandon
 from .downloads import Broken, Download, Reader
 from .loops import in_thread
 from .rfc9111.framing import announced_length
-from .rfc9111.message import Response, StoredResponse
+from .rfc9111.message import BodyRef, Response, StoredResponse
 from .rfc9111.validators import described_alike
-from .storage.protocol import BodyDamaged, BodyReader, Growing
+from .storage.protocol import BodyDamaged, BodyReader, BodyUnreadable, Growing
 from .tail import CHUNK
 from .wire import Caller, Fetched
 
@@ -74,13 +74,19 @@ class EmptySupply:
 
 
 class StoredSupply(EmptySupply):
-    """A stored body, or a span of it."""
+    """A stored body, or a span of it.
 
-    def __init__(self, reader: BodyReader, drop: Callable[[], None]) -> None:
+    :param drop: drops it if it is damaged.
+    :param unread: it is put among these if it cannot be read on.
+    """
+
+    def __init__(self, reader: BodyReader, ref: BodyRef, drop: Callable[[], None], unread: set[BodyRef]) -> None:
         self.length = reader.length
         self._reader = reader
         self._offset, self._stop = 0, reader.length
+        self._ref = ref
         self._drop = drop
+        self._unread = unread
 
     def cut(self, start: int, stop: int) -> None:
         """Give only the octets from *start* to before *stop*."""
@@ -93,11 +99,13 @@ class StoredSupply(EmptySupply):
             return b""
         try:
             data = self._reader.read(self._offset, size, wait=wait)
-        except BodyDamaged as damage:
+        except BodyUnreadable as trouble:
             if not wait:
-                raise BlockingIOError from damage
-            self._drop()
-            raise Broken(str(damage)) from damage
+                raise BlockingIOError from trouble
+            self._unread.add(self._ref)
+            if isinstance(trouble, BodyDamaged):
+                self._drop()
+            raise Broken(str(trouble)) from trouble
         self._offset += len(data)
         return data
 
@@ -116,8 +124,8 @@ class DownloadSupply:
     def take(self, *, wait: bool = True) -> bytes | None:
         try:
             return self.download.take(self._reader, wait=wait)
-        except BodyDamaged as damage:
-            raise Broken(str(damage)) from damage
+        except BodyUnreadable as trouble:
+            raise Broken(str(trouble)) from trouble
 
     def wait(self, caller: Caller) -> None:
         self.download.wait(self._reader, caller)

@@ -9,34 +9,34 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import anyio
 
 from . import steps
 from .abandoned import abandon, close_abandoned
+from .background import Background
 from .bodies import AsyncCachedBody, CachedBody, StoredSupply
 from .course import Course
 from .exchange import Exchange, exchange, revalidate
 from .flights import Flights
 from .forgetting import Forgotten
 from .hits import Hit, Hits
-from .loops import Task, in_thread, spawn
+from .loops import in_thread
 from .rfc9111.judging import Changes, merged
 from .rfc9111.message import BodyRef, Request, StoredResponse
 from .rfc9111.options import CacheOptions
-from .rfc9111.target import cache_key, recorded_uri, redacted
-from .storage.protocol import BodyDamaged, Record, Storage
+from .rfc9111.target import is_key_of, lookup_key, redacted
+from .storage.protocol import BodyDamaged, BodyUnreadable, Record, Stat, Storage
 from .transfers import PulledDownload, PumpedDownload, Ticker, alet_go, let_go
 from .wire import AsyncSend, Caller, Fetched, Send
 
 if TYPE_CHECKING:
-    from .downloads import Download
     from .metrics import Metrics
 
 __all__ = ["Cache"]
@@ -45,7 +45,6 @@ log = logging.getLogger("vllm_http_cache")
 
 AT_HAND = 1024**2  # octets of a content that is given in one piece
 SWAPS = 8  # attempts to change a record that others are changing too
-BACKGROUND = 16  # validations in the background at once
 CLOSING_SECONDS = 1.0
 
 
@@ -55,7 +54,7 @@ class Cache:
     :param storage: where responses lie; closed with the cache.
     :param options: how it behaves.
     :param clock: seconds since the epoch.
-    :param metrics: counts what this cache does; None counts nothing.
+    :param metrics: counts what this cache and its storage do; None counts nothing.
     """
 
     def __init__(
@@ -70,11 +69,12 @@ class Cache:
         self.options = replace(options, ttl=min(options.ttl, storage.ttl))
         self.clock = clock
         self.metrics = metrics
+        if metrics is not None:
+            storage.observe(metrics)
         self.flights = Flights()
         self.forgotten = Forgotten()
         self.hits = Hits(storage, self.read, self.options, clock)
-        self._downloads: WeakKeyDictionary[Download, str] = WeakKeyDictionary()
-        self._background: dict[str, Task | threading.Thread | None] = {}
+        self.background = Background()
         self._ticker = Ticker()
         self._lock = threading.Lock()
         self._closed = False
@@ -86,33 +86,43 @@ class Cache:
         :raises Exception: what *send* raised, when nothing stored may answer instead.
         :raises InvalidTarget: the request's URI is ambiguous or malformed.
         """
+        return self._fetch(request, send, caller, set())
+
+    def _fetch(self, request: Request, send: Send, caller: Caller, without: set[BodyRef]) -> Fetched:
+        """:param without: bodies that cannot be read now; those that turn out to be such are added."""
         close_abandoned()
-        resume = partial(self.fetch, request, send, caller)
-        look = self.hits.look(request)
+        look = None if without else self.hits.look(request)
         if look is not None and look.hit is not None:
-            return self._hand_out(look.hit, CachedBody, caller, resume)
-        fetched = self._drive(exchange(request, self.options), Course(self, request, caller, look), send)
+            resume = partial(self._fetch, request, send, caller, without)
+            return self._hand_out(look.hit, CachedBody, caller, resume, without)
+        fetched = self._drive(exchange(request, self.options), Course(self, request, caller, look, without), send)
         assert fetched is not None
         return fetched
 
     async def afetch(self, request: Request, send: AsyncSend, caller: Caller = Caller()) -> Fetched:
         """The same for a task."""
+        return await self._afetch(request, send, caller, set())
+
+    async def _afetch(self, request: Request, send: AsyncSend, caller: Caller, without: set[BodyRef]) -> Fetched:
         close_abandoned()
-        resume = partial(self.afetch, request, send, caller)
         look = None
         with suppress(BlockingIOError):
-            look = self.hits.look(request, wait=False)
+            look = None if without else self.hits.look(request, wait=False)
         if look is not None and look.hit is not None:
-            return self._hand_out(look.hit, AsyncCachedBody, caller, resume)
-        fetched = await self._adrive(exchange(request, self.options), Course(self, request, caller, look), send)
+            resume = partial(self._afetch, request, send, caller, without)
+            return self._hand_out(look.hit, AsyncCachedBody, caller, resume, without)
+        course = Course(self, request, caller, look, without)
+        fetched = await self._adrive(exchange(request, self.options), course, send)
         assert fetched is not None
         return fetched
 
-    def _hand_out(self, hit: Hit, kind: Callable[..., Any], caller: Caller, resume: Callable[[], Any]) -> Fetched:
+    def _hand_out(
+        self, hit: Hit, kind: Callable[..., Any], caller: Caller, resume: Callable[[], Any], without: set[BodyRef]
+    ) -> Fetched:
         if self.metrics is not None:
             self.metrics.answered("hit", None, hit.reader.length)
         drop = partial(self.drop, hit.stored.uri, hit.key, hit.ref)
-        supply = StoredSupply(hit.reader, partial(drop, "damaged"))
+        supply = StoredSupply(hit.reader, hit.ref, partial(drop, "damaged"), without)
         body = kind(supply, caller, hit.stored, resume)
 
         def refuse() -> None:
@@ -120,7 +130,7 @@ class Cache:
             if body.continued is not None:
                 body.continued.refuse()
 
-        return Fetched(hit.response, body, status=hit.status, refuse=refuse)
+        return Fetched(hit.response, body, status=hit.status, refuse=refuse, stored=hit.stored)
 
     def at_hand(self, request: Request, largest: float = AT_HAND, *, wait: bool = True) -> Fetched | None:
         """A fresh 200 with its content, as octets, for ``body``, where that is small. None: :meth:`fetch` has to see.
@@ -137,10 +147,11 @@ class Cache:
             if hit.stored.status != 200:
                 return None
             content = hit.reader.read(0, hit.ref.length, wait=wait)
-        except BodyDamaged as damage:
+        except BodyUnreadable as trouble:
             if not wait:
-                raise BlockingIOError from damage
-            drop("damaged")
+                raise BlockingIOError from trouble
+            if isinstance(trouble, BodyDamaged):
+                drop("damaged")
             return None
         finally:
             hit.reader.close()
@@ -148,7 +159,7 @@ class Cache:
             return None
         if self.metrics is not None:
             self.metrics.answered("hit", None, len(content))
-        return Fetched(hit.response, content, status=hit.status, refuse=partial(drop, "refused"))
+        return Fetched(hit.response, content, status=hit.status, refuse=partial(drop, "refused"), stored=hit.stored)
 
     def forget(self, uri: str) -> None:
         """Drop all that is stored for *uri*, and do not keep what this process has asked for or is receiving.
@@ -157,22 +168,29 @@ class Cache:
 
         :raises InvalidTarget: the URI is ambiguous or malformed.
         """
-        self.forget_key(cache_key(recorded_uri(uri), self.options))
+        self.forget_key(lookup_key(uri, self.options))
 
     def forget_key(self, key: str, time: float | None = None) -> None:
         """The same by key: what the origin sent before *time*, in seconds since the epoch; None: before now."""
         self.forgotten.note(key, self.clock() if time is None else time)
-        for reference in self._downloads.keyrefs():  # which other threads may change meanwhile
-            download = reference()
-            if download is not None and self._downloads.get(download) == key:
-                download.disown()
         self.storage.forget(key)
 
-    def note_download(self, key: str, download: Download, asked: int) -> None:
-        """A download of *key*, which was asked for at the moment *asked*, has begun."""
-        self._downloads[download] = key
-        if self.forgotten.since(key, asked):
-            download.disown()
+    def clear(self) -> None:
+        """Drop all that :meth:`scan` finds, and do not keep what this process has asked for or is receiving.
+
+        :raises NotImplementedError: the storage cannot list what it holds.
+        """
+        found = self.scan()
+        self.forgotten.note(None, self.clock())
+        for key in {stat.key for stat in found}:
+            self.storage.forget(key)
+
+    def scan(self) -> Iterator[Stat]:
+        """What is stored and may answer this cache's requests; of a shared storage not what others keep for theirs.
+
+        :raises NotImplementedError: the storage cannot list what it holds.
+        """
+        return (stat for stat in self.storage.scan() if is_key_of(stat.key, stat.stored.uri, self.options))
 
     def _drive(self, way: Exchange, course: Course, send: Send) -> Fetched | None:
         said: Any = None
@@ -181,10 +199,11 @@ class Cache:
                 try:
                     step = way.send(said)
                 except StopIteration as end:
-                    return course.end(end.value, CachedBody, partial(self.fetch, course.request, send, course.caller))
+                    again = partial(self._fetch, course.request, send, course.caller, course.without)
+                    return course.end(end.value, CachedBody, again)
                 match step:
-                    case steps.Forward(sent):
-                        said = course.forward(send, sent)
+                    case steps.Forward():
+                        said = course.forward(send, step)
                     case steps.Enter(flight):
                         said = course.enter(flight)
                     case steps.Store():
@@ -209,11 +228,11 @@ class Cache:
                 try:
                     step = way.send(said)
                 except StopIteration as end:
-                    again = partial(self.afetch, course.request, send, course.caller)
+                    again = partial(self._afetch, course.request, send, course.caller, course.without)
                     return course.end(end.value, AsyncCachedBody, again)
                 match step:
-                    case steps.Forward(sent):
-                        said = await course.aforward(send, sent)
+                    case steps.Forward():
+                        said = await course.aforward(send, step)
                     case steps.Enter(flight):
                         said = await course.aenter(flight)
                     case steps.Store():
@@ -241,63 +260,26 @@ class Cache:
             way.close()
 
     def _later(self, request: Request, send: Send) -> None:
-        """Validate in a thread."""
+        def validate() -> None:
+            way = revalidate(request, self.options)
+            fetched = self._drive(way, Course(self, request, Caller(), background=True), send)
+            if fetched is not None:
+                while isinstance(fetched.body, CachedBody) and fetched.body.storing and fetched.body.read():
+                    pass
+                fetched.body.close()
 
-        def run() -> None:
-            try:
-                way = revalidate(request, self.options)
-                fetched = self._drive(way, Course(self, request, Caller(), background=True), send)
-                if fetched is not None:
-                    while isinstance(fetched.body, CachedBody) and fetched.body.storing and fetched.body.read():
-                        pass
-                    fetched.body.close()
-            except Exception as error:
-                self._log_failed_validation(request, error)
-            finally:
-                self._background.pop(request.uri, None)
-
-        if self._may_begin(request.uri):
-            thread = threading.Thread(target=run, name="vllm-http-cache validation", daemon=True)
-            self._background[request.uri] = thread
-            try:
-                thread.start()
-            except RuntimeError:  # there are no more threads: another request validates
-                self._background.pop(request.uri, None)
+        self.background.begin(request.uri, validate)
 
     def _alater(self, request: Request, send: AsyncSend) -> None:
-        """Validate in a task."""
+        async def validate() -> None:
+            way = revalidate(request, self.options)
+            fetched = await self._adrive(way, Course(self, request, Caller(), background=True), send)
+            if fetched is not None:
+                while isinstance(fetched.body, AsyncCachedBody) and fetched.body.storing and await fetched.body.read():
+                    pass
+                await fetched.body.aclose()
 
-        async def run() -> None:
-            try:
-                way = revalidate(request, self.options)
-                fetched = await self._adrive(way, Course(self, request, Caller(), background=True), send)
-                if fetched is not None:
-                    while (
-                        isinstance(fetched.body, AsyncCachedBody) and fetched.body.storing and await fetched.body.read()
-                    ):
-                        pass
-                    await fetched.body.aclose()
-            except Exception as error:
-                self._log_failed_validation(request, error)
-            finally:
-                self._background.pop(request.uri, None)
-
-        if self._may_begin(request.uri):
-            self._background[request.uri] = spawn(run)
-
-    def _log_failed_validation(self, request: Request, error: Exception) -> None:
-        # The error's own words are not ours to log: clients put URLs in them, signatures and all.
-        log.info("validating %s in the background failed: %s", redacted(request.uri), type(error).__name__)
-
-    def _may_begin(self, uri: str) -> bool:
-        with self._lock:
-            for other, work in tuple(self._background.items()):
-                if isinstance(work, Task) and work.is_lost():
-                    self._background.pop(other, None)
-            if self._closed or uri in self._background or len(self._background) >= BACKGROUND:
-                return False
-            self._background[uri] = None
-            return True
+        self.background.abegin(request.uri, validate)
 
     def close(self) -> None:
         """End what runs in the background and close the storage. Idempotent; bodies being read stay readable.
@@ -312,23 +294,14 @@ class Cache:
         if closed:
             return
         deadline = time.monotonic() + CLOSING_SECONDS
-        background = tuple(self._background.values())
-        for work in background:
-            if isinstance(work, Task):
-                work.cancel()
-        for work in background:
-            if isinstance(work, threading.Thread) and work.ident is not None:
-                work.join(max(0.0, deadline - time.monotonic()))
+        self.background.close(deadline)
         self._ticker.stop(max(0.0, deadline - time.monotonic()))
         self.storage.close()
 
     async def aclose(self) -> None:
         """The same for a task."""
         await in_thread(self.close)
-        for _ in range(100):
-            if not any(isinstance(work, Task) for work in self._background.values()):
-                break
-            await anyio.sleep(0.01)
+        await self.background.ended()
 
     def __enter__(self) -> Self:
         return self
@@ -347,10 +320,7 @@ class Cache:
         self.flights.reset()
         self.forgotten.forked()
         self.hits.reset()
-        for download in self._downloads:
-            download.forked()
-        self._downloads = WeakKeyDictionary()
-        self._background.clear()
+        self.background.forked()
         self._ticker = Ticker()
         self._lock = threading.Lock()
 
@@ -383,18 +353,23 @@ class Cache:
     def drop(self, uri: str, key: str, body: BodyRef, why: str) -> None:
         """Drop the response that has this body; *why*: ``damaged``, or ``refused`` by its consumer."""
         log.info("dropped what was stored of %s: %s", redacted(uri), why)
-        if self.metrics is not None:
-            self.metrics.evicted(why)
         self.forgotten.drop(key, body)
-        self._swap(key, lambda responses: responses)
+        if self._swap(key, lambda responses: responses) and self.metrics is not None:
+            left = self.storage.read(key)  # a storage that cannot change anything does not say so
+            if left is None or all(stored.body != body for stored in left.responses):
+                self.metrics.evicted(why)
 
-    def _swap(self, key: str, change: Callable[[tuple[StoredResponse, ...]], tuple[StoredResponse, ...]]) -> None:
+    def _swap(self, key: str, change: Callable[[tuple[StoredResponse, ...]], tuple[StoredResponse, ...]]) -> bool:
+        """Whether there was something to change, and no one else has done it."""
         for _ in range(SWAPS):
             seen = self.storage.read(key)
             left = self.forgotten.remaining(key, seen)
             changed = change(left.responses if left else ())
-            if changed == (seen.responses if seen else ()) or self.storage.swap(key, seen, Record(changed)):
-                return
+            if changed == (seen.responses if seen else ()):
+                return False
+            if self.storage.swap(key, seen, Record(changed)):
+                return True
+        return False
 
 
 _caches: WeakSet[Cache] = WeakSet()

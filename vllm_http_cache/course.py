@@ -28,7 +28,7 @@ from .rfc9111.message import StoredResponse
 from .rfc9111.ranges import has_its_length, holds_whole
 from .rfc9111.target import redacted
 from .steps import Again, Alone, Answer, Arrived, Failed, Joined
-from .storage.protocol import BodyDamaged, BodyWriter
+from .storage.protocol import BodyDamaged, BodyUnreadable, BodyWriter
 from .tail import CHUNK
 from .transfers import alet_go, let_go
 from .wire import AsyncSend, Caller, Fetched, Reply, Send
@@ -49,10 +49,18 @@ class Course:
     """The state of one exchange."""
 
     def __init__(
-        self, cache: Cache, request: Request, caller: Caller, look: Look | None = None, *, background: bool = False
+        self,
+        cache: Cache,
+        request: Request,
+        caller: Caller,
+        look: Look | None = None,
+        without: set[BodyRef] | None = None,
+        *,
+        background: bool = False,
     ) -> None:
         self._cache = cache
         self._look = look  # that was taken just now
+        self.without: set[BodyRef] = set() if without is None else without  # bodies that cannot be read now
         self._background = background
         self.request = request
         self.caller = caller
@@ -79,17 +87,25 @@ class Course:
                 self._key = key
                 look, self._look = self._look, None
                 record = self._cache.read(key, wait=wait) if look is None else look.record
-                return (record.responses if record else ()), self._cache.clock()
+                responses = record.responses if record else ()
+                if self.without:
+                    responses = tuple(stored for stored in responses if stored.body not in self.without)
+                return responses, self._cache.clock()
             case steps.Open(key, stored):
                 if (ref := stored.body) is None:
                     return None
-                damaged = partial(self._cache.drop, stored.uri, key, ref, "damaged")
-                if (reader := storage.open_body(ref, wait=wait)) is None:
+                drop = partial(self._cache.drop, stored.uri, key, ref, "damaged")
+                reader = None
+                try:
+                    reader = storage.open_body(ref, wait=wait)
+                except BodyDamaged as damage:
                     if not wait:
-                        raise BlockingIOError
-                    damaged()
+                        raise BlockingIOError from damage
+                    drop()
+                if reader is None:
+                    self.without.add(ref)
                     return None
-                self._supply = StoredSupply(reader, damaged)
+                self._supply = StoredSupply(reader, ref, drop, self.without)
                 return self._supply
             case steps.Change(key, changes):
                 self._cache.change(key, changes)
@@ -103,32 +119,42 @@ class Course:
                 raise TypeError(f"{step!r} is not a step")
         return None
 
-    def forward(self, send: Send, request: Request) -> Arrived | Failed:
+    def forward(self, send: Send, step: steps.Forward) -> Arrived | Failed:
         asked = self._ask()
         try:
-            reply = send(request)
+            reply = send(step.request)
         except Exception as error:
-            return Failed(error, self._cache.clock())
-        return self._arrive(reply, asked)
+            return self._fail(error, step)
+        return self._arrive(reply, asked, step)
 
-    async def aforward(self, send: AsyncSend, request: Request) -> Arrived | Failed:
+    async def aforward(self, send: AsyncSend, step: steps.Forward) -> Arrived | Failed:
         asked = self._ask()
         try:
-            reply = await send(request)
+            reply = await send(step.request)
         except Exception as error:
-            return Failed(error, self._cache.clock())
-        return self._arrive(reply, asked)
+            return self._fail(error, step)
+        return self._arrive(reply, asked, step)
 
     def _ask(self) -> float:
         self._asked_at = self._cache.forgotten.now
         return self._cache.clock()
 
-    def _arrive(self, reply: Reply, asked: float) -> Arrived:
+    def _fail(self, error: Exception, step: steps.Forward) -> Failed:
+        self._count_validation(step, None)
+        return Failed(error, self._cache.clock())
+
+    def _arrive(self, reply: Reply, asked: float, step: steps.Forward) -> Arrived:
         self._source, self._time_outs = reply.source, reply.time_outs
         now = self._cache.clock()
         if self._cache.metrics is not None:
             self._cache.metrics.forwarded(max(0.0, now - asked))
+        self._count_validation(step, reply.response.status)
         return Arrived(reply.response, reply.source, asked, now, reply.framed, reply.legible, reply.native)
+
+    def _count_validation(self, step: steps.Forward, status: int | None) -> None:
+        if step.validates and self._cache.metrics is not None:
+            failed = status is None or status >= 500
+            self._cache.metrics.validated("failed" if failed else "confirmed" if status == 304 else "replaced")
 
     def discard(self, arrived: Arrived) -> None:
         """What came is of no use; its connection may be."""
@@ -200,10 +226,11 @@ class Course:
             return writer
 
     def _copy(self, part: StoredResponse | None, writer: BodyWriter) -> bool:
-        reader = self._cache.storage.open_body(part.body) if part and part.body else None
-        if reader is None:
-            return False
+        reader = None
         try:
+            reader = self._cache.storage.open_body(part.body) if part and part.body else None
+            if reader is None:
+                return False
             offset = 0
             while data := reader.read(offset, CHUNK):
                 if not writer.write(data):
@@ -211,10 +238,11 @@ class Course:
                 if self._coding is not None:
                     self._coding.feed(data)
                 offset += len(data)
-        except BodyDamaged:
+        except BodyUnreadable:
             return False
         finally:
-            reader.close()
+            if reader is not None:
+                reader.close()
         return True
 
     def store(
@@ -253,7 +281,7 @@ class Course:
         self._supply = DownloadSupply(download, reader)
         self._source = self._writer = None
         self._led = True
-        self._cache.note_download(step.key, download, self._asked_at)
+        self._cache.forgotten.begun(step.key, download, self._asked_at)
         if seat is not None:
             self._boarding = None
             seat.land(stored, download)
@@ -287,7 +315,8 @@ class Course:
             seat.disperse(remember=not failing)
         if outcome.arrived is not None:
             self._count("forwarded", outcome.status)
-            if self._cache.metrics is not None and self.request.method != "HEAD":
+            if self._cache.metrics is not None and self.request.method != "HEAD" and not self._background:
+                # Its octets pass by: the client itself gives them to its caller.
                 self._cache.metrics.received(announced_length(outcome.arrived.response) or 0)
             return Fetched(outcome.response, outcome.arrived.source, outcome.arrived.native, outcome.status)
         stored = outcome.stored
@@ -299,17 +328,12 @@ class Course:
         self._count(_outcome(outcome), outcome.status, 0 if self._led else supply.length or 0)
         continuable = stored is not None and outcome.response.status == stored.status
         body = kind(supply, self.caller, stored, resume if continuable and not self._led else None, own=self._led)
-        return Fetched(outcome.response, body, status=outcome.status, refuse=self._veto(stored, supply, body))
+        refuse = self._veto(stored, supply, body)
+        return Fetched(outcome.response, body, status=outcome.status, refuse=refuse, stored=stored)
 
     def _count(self, outcome: Outcome, status: CacheStatus, octets: int = 0) -> None:
-        if (metrics := self._cache.metrics) is None:
-            return
-        if not self._background:
-            metrics.answered(outcome, status.forward, octets)
-        if status.forward == "stale":
-            code = status.forward_status
-            failed = code is None or code >= 500
-            metrics.validated("failed" if failed else "confirmed" if code == 304 else "replaced")
+        if self._cache.metrics is not None and not self._background:
+            self._cache.metrics.answered(outcome, status.forward, octets)
 
     def _veto(self, stored: StoredResponse | None, supply: Supply, body: Any) -> Callable[[], None]:
         cache, key, uri = self._cache, self._key, self.request.uri

@@ -20,9 +20,9 @@ from .rfc9111.options import CacheOptions
 from .rfc9111.responding import gateway_timeout, respond
 from .rfc9111.selecting import Ask, Refuse, Reuse, forbids_forwarding, is_answerable, names_target, select
 from .rfc9111.storing import storable, stored_response
-from .rfc9111.target import cache_key, flight_key, recorded_uri
+from .rfc9111.target import cache_key, flight_key, lookup_key
 from .rfc9111.updating import is_news
-from .rfc9111.validating import conditional, unconditional
+from .rfc9111.validating import conditional, unconditional, validates
 from .rfc9111.vary import vary_names
 from .steps import (
     Alone,
@@ -126,7 +126,7 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
     """Forward, with what we have as the condition; and once more without it when the answer was to nothing we have."""
     candidates = ask.candidates
     for sent in (conditional(request, candidates), request):
-        came = yield Forward(sent)
+        came = yield Forward(sent, validates(sent, candidates))
         if isinstance(came, Failed):
             return (yield from _despite(came, request, key, replace(ask, candidates=candidates), options))
         status = CacheStatus(forward=ask.why, forward_status=came.response.status)
@@ -150,11 +150,11 @@ def _ask(request: Request, key: str, ask: Ask, options: CacheOptions) -> Exchang
                 yield from _note(key, changes, options)
                 return _passed(came, status)
             case Freshen(changes, StoredResponse() as selected, shareable):
-                # Opened first: what changes may be that nothing is stored any longer.
                 answer = yield from _answer_from(
                     selected, request, key, came.response_time, status, shareable=shareable
                 )
-                yield from _note(key, changes if answer else tuple((old, None) for old, _ in changes), options)
+                if answer is not None:
+                    yield from _note(key, changes, options)
                 yield Discard(came)
                 if answer is not None:
                     return answer
@@ -190,7 +190,7 @@ def _despite(failed: Failed, request: Request, key: str, ask: Ask, options: Cach
 def _answer_from(
     stored: StoredResponse, request: Request, key: str, now: float, status: CacheStatus, *, shareable: bool = False
 ) -> Generator[Any, Any, Answer | None]:
-    """Answer with a stored response; None when its body is gone."""
+    """Answer with a stored response; None when its body cannot be had."""
     response, span = respond(request, stored, now)
     body = None
     if span is not None and (body := (yield Open(key, stored))) is None:
@@ -218,7 +218,7 @@ def _write_through(request: Request, options: CacheOptions) -> Exchange:
     if isinstance(came, Failed) or options.mode == "off":
         return came if isinstance(came, Failed) else Answer(came.response, body=came.source, arrived=came)
     for uri in invalidated(request, came.response):
-        yield Forget(cache_key(recorded_uri(uri), options), came.response_time)
+        yield Forget(lookup_key(uri, options), came.response_time)
     why = "bypass" if request.method in ("GET", "HEAD") else "method"
     status = CacheStatus(forward=why, forward_status=came.response.status)
     if request.method == "POST" and names_target(request) and storable(request, came.response, options):

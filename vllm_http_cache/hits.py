@@ -17,6 +17,7 @@ from .rfc9111.memo import LONGEST
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.standing import Standing, is_plain, standing
 from .rfc9111.target import cache_key
+from .storage.protocol import BodyDamaged
 
 if TYPE_CHECKING:
     from .rfc9111.message import BodyRef, StoredResponse
@@ -112,7 +113,10 @@ class Hits:
         now, stands = self._clock(), memo.standing
         if stands is None or (ref := stands.stored.body) is None or not stands.since <= now < stands.until:
             return None
-        reader = self._storage.open_body(ref, wait=wait) if ref.length <= largest else None
+        try:
+            reader = self._storage.open_body(ref, wait=wait) if ref.length <= largest else None
+        except BodyDamaged:  # an exchange will find out, and drop it
+            return None
         return None if reader is None else Hit(memo.key, *memo.answer(stands, now), stands.stored, ref, reader)
 
     def _learn(self, request: Request, key: str, record: Record) -> _Memo:

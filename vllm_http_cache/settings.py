@@ -6,10 +6,11 @@ import difflib
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .rfc9111.options import MODES, CacheOptions, Mode
 
@@ -22,6 +23,9 @@ __all__ = ["Settings", "SettingsError", "misspelt", "open_cache", "open_storage"
 log = logging.getLogger("vllm_http_cache")
 
 MIB = 1024**2
+LARGEST_MB = 10**12  # near what a file system can count
+LOOKS_OURS = ("MEDIA_CACHE_", "VLLM_MEDIA_CACHE_")
+CLOSE = 0.8  # difflib's ratio of two names of which one may have been meant for the other
 
 
 class SettingsError(ValueError):
@@ -34,15 +38,32 @@ def _variable(name: str, default: Any, meaning: str, allowed: str, *, shown: str
     return Field(default, validation_alias=name, description=meaning, json_schema_extra=extra, **bounds)
 
 
+class _Environment(EnvSettingsSource):
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        value, key, is_complex = super().get_field_value(field, field_name)
+        return (value or "").strip() or None, key, is_complex  # None: unset
+
+
+def _not_empty(path: object) -> object:
+    if path == "":
+        raise ValueError("an empty path would be the current folder")
+    return path
+
+
+Folder = Annotated[Path, BeforeValidator(_not_empty)]
+
+
 class Settings(BaseSettings):
-    """The settings of a cache, from the environment where they are not given. An empty variable counts as unset.
+    """The settings of a cache, from the environment where they are not given.
+
+    Space around a variable's value does not count; an empty variable counts as unset.
 
     :raises SettingsError: a value is not allowed.
     """
 
-    model_config = SettingsConfigDict(frozen=True, case_sensitive=True, env_ignore_empty=True, populate_by_name=True)
+    model_config = SettingsConfigDict(frozen=True, case_sensitive=True, populate_by_name=True)
 
-    path: Path | None = _variable(
+    path: Folder | None = _variable(
         "VLLM_MEDIA_CACHE",
         None,
         "The folder the cache lives in, as a subfolder of its own. Unset: no cache.",
@@ -53,8 +74,9 @@ class Settings(BaseSettings):
         "VLLM_MEDIA_CACHE_MAX_SIZE_MB",
         5120,
         "The most the cache occupies on disk, in MiB, its own bookkeeping included.",
-        "a whole number, 1 or more",
+        "a whole number, 1 to 10^12",
         ge=1,
+        le=LARGEST_MB,
     )
     ttl_hours: float = _variable(
         "VLLM_MEDIA_CACHE_TTL_HOURS",
@@ -88,16 +110,18 @@ class Settings(BaseSettings):
         "MEDIA_CACHE_MAX_ENTRY_SIZE_MB",
         None,
         "The largest body that is kept, in MiB. Larger ones pass through.",
-        "a whole number, 1 or more",
+        "a whole number, 1 to 10^12",
         shown="all that fits",
         ge=1,
+        le=LARGEST_MB,
     )
     free_space_floor_mb: int = _variable(
         "MEDIA_CACHE_FREE_SPACE_FLOOR_MB",
         64,
         "How much of the device, in MiB, the cache leaves free for others, whatever its bound.",
-        "a whole number, 0 or more",
+        "a whole number, 0 to 10^12",
         ge=0,
+        le=LARGEST_MB,
     )
     fsync: bool = _variable(
         "MEDIA_CACHE_FSYNC",
@@ -118,7 +142,7 @@ class Settings(BaseSettings):
         "validated under the new signature.",
         "`true` or `false`",
     )
-    seed: Path | None = _variable(
+    seed: Folder | None = _variable(
         "MEDIA_CACHE_SEED",
         None,
         "In vLLM, in the modes default, force-cache and only-if-cached: a folder of files named as its built-in cache "
@@ -134,6 +158,12 @@ class Settings(BaseSettings):
                 super().__init__(**values)
             except ValidationError as error:
                 raise SettingsError(_explain(error)) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Environment(settings_cls)
 
     @property
     def enabled(self) -> bool:
@@ -164,14 +194,22 @@ def _explain(error: ValidationError) -> str:
 
 
 def misspelt() -> list[str]:
-    """A complaint about each environment variable that is named like one of these settings and is none."""
+    """A complaint about each environment variable that is named almost like one of these settings and is none."""
     known = {str(field.validation_alias) for field in Settings.model_fields.values()}
     complaints = []
     for name in sorted(os.environ.keys() - known):
-        if name.startswith(("MEDIA_CACHE_", "VLLM_MEDIA_CACHE_")):
-            meant = difflib.get_close_matches(name, known, 1)
+        upper = name.upper()
+        meant = difflib.get_close_matches(upper, known, 1, CLOSE)
+        if meant or upper.startswith(LOOKS_OURS):
+            contained = (part for part in known if part in upper)
+            meant = sorted(contained, key=lambda part: (upper.endswith(part), len(part)), reverse=True) or meant
             complaints.append(f"{name} is no setting" + (f": is {meant[0]} meant?" if meant else ""))
     return complaints
+
+
+def _warn_of_misspelt() -> None:
+    for complaint in misspelt():
+        log.warning("vllm-http-cache: %s", complaint)
 
 
 def open_cache(settings: Settings | None = None) -> Cache | None:
@@ -181,13 +219,12 @@ def open_cache(settings: Settings | None = None) -> Cache | None:
     """
     settings = settings or Settings()
     if not settings.enabled:
+        _warn_of_misspelt()
         return None
     from .cache import Cache
     from .metrics import default
 
-    storage, metrics = open_storage(settings), default()
-    storage.observe(metrics)
-    return Cache(storage, settings.options, metrics=metrics)
+    return Cache(open_storage(settings), settings.options, metrics=default())
 
 
 def open_storage(settings: Settings) -> FileStorage:
@@ -197,8 +234,7 @@ def open_storage(settings: Settings) -> FileStorage:
     """
     if settings.path is None:
         raise SettingsError("VLLM_MEDIA_CACHE is not set: no folder is named")
-    for complaint in misspelt():
-        log.warning("vllm-http-cache: %s", complaint)
+    _warn_of_misspelt()
     from .storage.files import FileStorage
 
     return FileStorage(

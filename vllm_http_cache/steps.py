@@ -42,7 +42,7 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """-> the stored body, or None: it is gone or damaged, and its entry has been dropped"""
+    """-> the stored body, or None: it cannot be had, and :class:`LookUp` gives its entry no more"""
 
     key: str
     stored: StoredResponse
@@ -57,9 +57,10 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """-> Arrived | Failed"""
+    """``validates``: what comes tells whether a stored response is still good. -> Arrived | Failed"""
 
     request: Request
+    validates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

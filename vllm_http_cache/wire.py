@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .rfc9111.cachestatus import CacheStatus
-from .rfc9111.message import Request, Response
+from .rfc9111.message import Request, Response, StoredResponse
 
 __all__ = [
     "AsyncBody",
@@ -125,6 +125,7 @@ class Fetched:
     :param status: what its Cache-Status says.
     :param refuse: the consumer's veto. Call it when the octets turned out to be unusable (they do not decode): what is
         stored of this response is dropped and the next request asks the origin. Does nothing for what is not stored.
+    :param stored: what is stored, or is being stored, of this response; None: nothing.
     """
 
     response: Response
@@ -132,3 +133,4 @@ class Fetched:
     native: Any = None
     status: CacheStatus = CacheStatus()
     refuse: Callable[[], None] = lambda: None
+    stored: StoredResponse | None = None

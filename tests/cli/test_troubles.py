@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tarfile
-from errno import EROFS
+from errno import EIO, EROFS
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import run
+from vllm_http_cache.storage import archive
 from vllm_http_cache.storage.layout import Home
 
 URL = "http://a.test/picture.png"
 READING = ("stat", "ls", "verify", "trim 0", "purge --all", "export -", f"explain {URL}")
 EVERY = (*READING, "import {tar}", f"seed {URL} {{file}}")
-
-
-@pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith(("MEDIA_CACHE", "VLLM_MEDIA_CACHE")):
-            monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "picture.png"
-    path.write_bytes(b"octets of a picture" * 1000)
-    return path
 
 
 @pytest.fixture
@@ -172,6 +161,58 @@ def test_an_import_of_which_nothing_is_stored_fails_and_says_why(tar: Path, tmp_
     code, output = run("import", str(tar), "--folder", str(tmp_path / "other"), VLLM_MEDIA_CACHE_TTL_HOURS="0.000001")
     assert code == 1
     assert "0 stored, 3 refused (3 expired)" in output
+
+
+def stopped(*_: object) -> bool:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("trouble", ["a full disk", "Ctrl-C", "a record that cannot be read"])
+def test_an_export_that_fails_leaves_the_older_one(
+    folder: Path, tar: Path, file: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    before, names = tar.read_bytes(), set(tar.parent.iterdir())
+    export = ("export", str(tar), "--folder", str(folder))
+    if trouble == "a full disk":
+        program = [sys.executable, "-c", "from vllm_http_cache.cli import main; main()", *export]
+        limited = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", *program]
+        done = subprocess.run(limited, check=False, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (1, f"vllm-http-cache: {tar}: file too large\n")
+    elif trouble == "Ctrl-C":
+        monkeypatch.setattr(archive, "is_sound", stopped)
+        assert run(*export)[0] == 130
+    else:
+        (record, *_) = (path for path in folder.rglob("*") if len(path.name) == 64)
+        do_open = Home.open
+
+        def reading(home: Home, path: str, flags: int) -> int:
+            if path.endswith(record.name):
+                raise OSError(EIO, os.strerror(EIO))
+            return do_open(home, path, flags)
+
+        monkeypatch.setattr(Home, "open", reading)
+        assert run(*export) == (1, f"vllm-http-cache: {folder}: input/output error\n")
+    assert tar.read_bytes() == before
+    assert set(tar.parent.iterdir()) == names
+
+
+@pytest.mark.parametrize("command", [*EVERY, "demo"])
+def test_an_empty_folder_is_not_the_current_one(
+    command: str, folder: Path, file: Path, tar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    arguments = command.format(file=file, tar=tar).split()
+    code, output = run(*arguments, "--folder", "", VLLM_MEDIA_CACHE=str(folder))
+    assert code == 2
+    assert "an empty path names nothing" in output
+    assert run("ls", "--folder", str(folder))[1].count(URL) == 3
+
+
+@pytest.mark.parametrize("command", ["export", "import"])
+def test_an_empty_name_of_a_file(command: str, folder: Path) -> None:
+    code, output = run(command, "", "--folder", str(folder))
+    assert code == 2
+    assert "an empty path names nothing" in output
 
 
 def test_an_export_of_nothing(folder: Path, tar: Path) -> None:

@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 
 from vllm_http_cache.rfc9111.message import BodyRef, StoredResponse
-from vllm_http_cache.storage.protocol import BodyDamaged, Record, Stat
+from vllm_http_cache.storage.protocol import BodyDamaged, BodyUnreadable, Observer, Record, Stat
 
 
 class MemoryReader:
@@ -26,7 +26,7 @@ class MemoryReader:
             raise BlockingIOError
         damaged_from = self._storage.damaged_from if isinstance(self._data, bytes) else None  # a growing body is not
         if damaged_from is not None and offset + size > damaged_from:
-            raise BodyDamaged("scripted")
+            raise BodyUnreadable("scripted") if self._storage.whole else BodyDamaged("scripted")
         return bytes(self._data[offset : offset + min(size, self._storage.most)])
 
     def close(self) -> None:
@@ -70,7 +70,8 @@ class Unclaimed:
 
 
 class MemoryStorage:
-    """``room``: octets a body may have. ``most``: octets that one read gives. ``damaged_from``: offset.
+    """``room``: octets a body may have. ``most``: octets that one read gives. ``damaged_from``: offset; ``whole``: from
+    there on bodies cannot be read, but are not damaged. ``unreadable``: no body can be opened.
 
     ``slow``: nothing is there without waiting. ``stuck``: nothing can be stored or removed, as on a read-only disk.
     """
@@ -79,13 +80,16 @@ class MemoryStorage:
         self.ttl = ttl
         self.room: float = inf
         self.most = sys.maxsize
-        self.slow = self.stuck = self.remote = False
+        self.slow = self.stuck = self.remote = self.unreadable = self.whole = False
         self.damaged_from: int | None = None
         self.records: dict[str, Record] = {}
         self.bodies: dict[str, bytes] = {}
         self.names = count()
         self.open_readers = self.open_writers = self.aborted = 0
         self._lock = threading.Lock()
+
+    def observe(self, observer: Observer | None) -> None:
+        pass
 
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         if not wait and self.slow:
@@ -114,9 +118,11 @@ class MemoryStorage:
     def open_body(self, ref: BodyRef, *, wait: bool = True) -> MemoryReader | None:
         if not wait and self.slow:
             raise BlockingIOError
+        if self.unreadable:
+            return None
         data = self.bodies.get(ref.name)
         if data is None:
-            return None
+            raise BodyDamaged("gone")
         self.open_readers += 1
         return MemoryReader(self, data)
 

@@ -39,7 +39,10 @@ def test_a_small_fresh_hit_is_at_hand_whole(cache: Cache, storage: MemoryStorage
     body = fetch(cache, origin)
     at_hand = cache.at_hand(get())
     assert at_hand is not None
-    assert (at_hand.body, status(at_hand)) == (body, status(cache.fetch(get(), origin.send)))
+    hit = cache.fetch(get(), origin.send)
+    assert (at_hand.body, status(at_hand), at_hand.stored) == (body, status(hit), hit.stored)
+    assert hit.stored is not None
+    hit.body.close()
     at_hand.refuse()
     assert cache.at_hand(get()) is None
     fetch(cache, origin)

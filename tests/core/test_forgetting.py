@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.core.memory import MemoryStorage, MemoryWriter
 from tests.core.scripted import Clock, Origin, fetch, get, ok
-from vllm_http_cache import Cache, forgetting
+from vllm_http_cache import Cache, CacheOptions, forgetting
 from vllm_http_cache.forgetting import Forgotten
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request, StoredResponse
 from vllm_http_cache.rfc9111.target import cache_key
-from vllm_http_cache.storage.protocol import Record
+from vllm_http_cache.storage.protocol import Record, Stat
 from vllm_http_cache.wire import Reply
 
 FRESH = "max-age=60"
@@ -57,13 +58,25 @@ def test_what_was_forgotten_later_and_is_told_of_earlier_stays_forgotten() -> No
         assert forgotten.remaining("a", record) is None
 
 
-@pytest.mark.parametrize("uri", ["http://origin.test/a", "http://user:word@origin.test/a"])
-def test_what_was_asked_for_before_is_not_kept(cache: Cache, uri: str) -> None:
+def test_every_key_may_be_forgotten_at_once() -> None:
+    forgotten = Forgotten()
+    forgotten.note("a", 0.0)
+    before = forgotten.now
+    forgotten.note(None, 0.0)
+    after = forgotten.now
+    assert forgotten.since("a", before) and forgotten.since("b", before)
+    assert not forgotten.since("a", after) and not forgotten.since("b", after)
+    forgotten.note("a", 0.0)
+    assert forgotten.since("a", after) and not forgotten.since("b", after)
+
+
+@pytest.mark.parametrize("uri", ["http://origin.test/a", "http://user:word@origin.test/a", None])
+def test_what_was_asked_for_before_is_not_kept(cache: Cache, uri: str | None) -> None:
     origin = Origin(ok(b"old", cache_control=FRESH))
 
     def send(request: Request) -> Reply:
         reply = origin.send(request)
-        cache.forget(uri)
+        cache.clear() if uri is None else cache.forget(uri)
         return reply
 
     request = get("http://origin.test/a")
@@ -93,6 +106,42 @@ def test_what_is_forgotten_while_room_is_made_for_it_is_not_kept(
     origin.answer = lambda _: ok(b"new", cache_control=FRESH)
     assert [fetch(cache, origin) for _ in range(2)] == [b"new"] * 2
     assert (len(origin), len(cache.flights)) == (2, 0)
+
+
+def test_what_arrives_while_all_is_dropped_is_not_kept(cache: Cache) -> None:
+    origin = Origin((200, {"Cache-Control": FRESH}, [b"o", b"ld"]))
+    fetched = cache.fetch(get(), origin.send)
+    assert fetched.body.read() == b"o"
+    cache.clear()
+    assert b"".join(iter(fetched.body.read, b"")) == b"ld"
+    assert list(cache.scan()) == []
+
+
+def test_of_a_shared_storage_only_what_is_ones_own_is_listed_and_dropped(cache: Cache, storage: MemoryStorage) -> None:
+    """Nor is what somebody else put there, under keys of their own and URIs that are none."""
+    private = Cache(storage, CacheOptions(shared=False))
+    uris = {cache: "http://origin.test/a", private: "http://origin.test/b"}
+    for each, uri in uris.items():
+        fetch(each, Origin(ok(cache_control=FRESH)), get(uri))
+    (record,) = (record for record in storage.records.values() if record.responses[0].uri == uris[cache])
+    storage.records |= {"0" * 64: record, "1" * 64: Record((replace(record.responses[0], uri="none"),))}
+    for each, uri in uris.items():
+        assert [stat.stored.uri for stat in each.scan()] == [uri]
+        each.clear()
+        assert list(each.scan()) == []
+    assert set(storage.records) == {"0" * 64, "1" * 64}
+
+
+def test_a_storage_that_cannot_list_cannot_be_cleared(
+    cache: Cache, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scan() -> Iterator[Stat]:
+        raise NotImplementedError("no list")
+
+    monkeypatch.setattr(storage, "scan", scan)
+    for call in (cache.scan, cache.clear):
+        with pytest.raises(NotImplementedError, match="no list"):
+            call()
 
 
 def test_the_answer_to_a_post_outlives_what_it_outdates(cache: Cache) -> None:
@@ -126,6 +175,10 @@ def stuck(cache: Cache, storage: MemoryStorage, clock: Clock) -> Iterator[Origin
 
 def test_what_was_forgotten_does_not_answer(cache: Cache, stuck: Origin) -> None:
     cache.forget(get().uri)
+
+
+def test_what_was_cleared_does_not_answer(cache: Cache, stuck: Origin) -> None:
+    cache.clear()
 
 
 def test_what_an_unsafe_request_has_outdated_does_not_answer(cache: Cache, stuck: Origin) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,9 +14,10 @@ import anyio.to_thread
 import pytest
 
 from tests.core.memory import MemoryStorage
-from tests.core.scripted import Origin, afetch, fetch, get, nothing_left, ok, whole
+from tests.core.scripted import Clock, Origin, afetch, fetch, get, nothing_left, ok, status, whole
 from vllm_http_cache import Cache
 from vllm_http_cache.bodies import AsyncCachedBody, CachedBody
+from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.wire import Caller
 
 BODY = b"x" * 600_000
@@ -35,6 +40,67 @@ def test_damage_found_while_reading_goes_on_with_a_request_of_its_own(
     storage.damaged_from = None
     assert first + rest + whole(fetched) == BODY
     assert len(origin) == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("from_", [0, 300_000])
+async def test_what_cannot_be_read_now_is_asked_for_anew_and_stays(
+    cache: Cache, storage: MemoryStorage, from_: int
+) -> None:
+    """Also where it is found out late, by a caller to whom the same would answer again."""
+    origin = Origin(answer())
+    fetch(cache, origin)
+    storage.stuck = True  # what comes now is not stored in its place
+    storage.damaged_from, storage.whole = from_, True
+    assert fetch(cache, origin) == await afetch(cache, origin) == BODY
+    assert cache.at_hand(get()) is None
+    storage.damaged_from = None
+    assert fetch(cache, origin) == await afetch(cache, origin) == BODY
+    assert len(origin) == 3
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_opened_now_is_a_miss_and_stays(
+    cache: Cache, storage: MemoryStorage, clock: Clock
+) -> None:
+    origin = Origin(lambda asked: (304, {}, []) if "if-none-match" in asked.fields else answer())
+    fetch(cache, origin)
+    records = dict(storage.records)
+    storage.stuck = storage.unreadable = True
+    for fresh, asked in ((True, 1), (False, 2)):  # with the 304 in vain there is nothing to answer with
+        if not fresh:
+            clock.now += 61
+        before = len(origin)
+        assert fetch(cache, origin) == await afetch(cache, origin) == BODY
+        assert len(origin) - before == 2 * asked
+    storage.stuck = storage.unreadable = False
+    assert storage.records == records
+    assert status(cache.fetch(get(), origin.send)).startswith("vllm-http-cache; fwd=stale; fwd-status=304")
+
+
+def test_at_the_limit_of_descriptors_what_is_stored_stays(tmp_path: Path) -> None:
+    origin = Origin(answer())
+    uris = [f"http://origin.test/{number}" for number in range(20)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Cache(FileStorage(tmp_path)) as cache:
+        for uri in uris:
+            fetch(cache, origin, get(uri))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, limits[0]), limits[1]))
+        held = []
+        try:
+            with suppress(OSError):
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            for uri in uris:
+                assert fetch(cache, origin, get(uri)) == BODY
+            assert len(origin) == 2 * len(uris)
+        finally:
+            for fd in held:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for uri in uris:
+            assert fetch(cache, origin, get(uri)) == BODY
+        assert len(origin) == 2 * len(uris)
 
 
 OTHERS = {

@@ -209,7 +209,7 @@ def test_a_loop_may_begin_its_tasks_at_once(cache: Cache, storage: MemoryStorage
             for seconds in (0, 5, 5):
                 clock.now += seconds
                 assert await awhole(await cache.afetch(get(), send)) == b"x" * 3_000_000
-                while cache._background:
+                while cache.background:
                     await asyncio.sleep(0)
 
     with asyncio.Runner(loop_factory=eager) as runner:

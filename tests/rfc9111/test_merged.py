@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from vllm_http_cache.rfc9111.judging import MAX_VARIANTS, merged
+from vllm_http_cache.rfc9111.judging import merged
+from vllm_http_cache.rfc9111.message import MAX_VARIANTS
 
 from .judged import ONE, TWO
 from .make import T, get, kept, part

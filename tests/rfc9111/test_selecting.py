@@ -186,6 +186,16 @@ def test_a_part_answers_for_what_it_holds() -> None:
     assert select(head(), (stored,), T, SHARED) == Ask("partial", collapsible=False)
 
 
+@pytest.mark.parametrize("length, used", [(999, False), (1000, True), (1001, False)])
+@pytest.mark.parametrize("lines", [('ETag: "a"',), ("Vary: *", 'ETag: "a"'), ()])
+def test_what_is_not_as_long_as_it_says_is_of_no_use(length: int, used: bool, lines: tuple[str, ...]) -> None:
+    """Something else than this cache has put it there."""
+    stored = kept("Cache-Control: max-age=60", "Content-Length: 1000", *lines, length=length)
+    for now in (T + 1, T + 100):
+        decision = select(get(), [stored], now, SHARED)
+        assert (decision != Ask("uri-miss")) is used
+
+
 def test_a_first_part_may_be_completed() -> None:
     stored, newer = part("0-5/10", FRESH, ONE), part("0-6/10", FRESH, ONE, f"Date: {date(1)}")
     assert select(get(), (stored, newer), T, SHARED) == Ask("partial", (newer, stored))

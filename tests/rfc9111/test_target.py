@@ -15,6 +15,7 @@ from vllm_http_cache.rfc9111.target import (
     cache_key,
     flight_key,
     is_signed,
+    lookup_key,
     parse_target,
     recorded_uri,
     redacted,
@@ -167,6 +168,11 @@ def test_recorded_uri_keeps_the_spelling_of_the_rest() -> None:
     assert recorded_uri("HTTP://u:p@A.test:80/%7e?Q=%2F?#x") == "HTTP://A.test:80/%7e?Q=%2F?"
     assert recorded_uri("http://a") == "http://a"
     assert recorded_uri("what is this") == "what is this"
+
+
+@given(URIS)
+def test_what_is_stored_is_found_under_the_uri_that_was_asked_for_and_the_one_on_record(uri: str) -> None:
+    assert lookup_key(uri, PLAIN) == lookup_key(recorded_uri(uri), PLAIN) == cache_key(recorded_uri(uri), PLAIN)
 
 
 def test_same_uri_of_what_is_none() -> None:

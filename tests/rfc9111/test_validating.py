@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_http_cache.rfc9111.message import Request, StoredResponse
-from vllm_http_cache.rfc9111.validating import completes, conditional, unconditional
+from vllm_http_cache.rfc9111.validating import completes, conditional, unconditional, validates
 
 from .make import date, get, head, kept, part
 from .test_selecting import RESIGNED, SIGNED
@@ -120,6 +120,18 @@ def test_what_is_not_completed(request_lines: tuple[str, ...], candidate: Stored
 def test_the_best_first_part_is_completed() -> None:
     best, other = part("0-4/10", ONE), part("0-5/10", ONE)
     assert completes(get(), (best, other)) is best
+
+
+def test_what_is_sent_validates_what_it_names() -> None:
+    def asks_about(candidate: StoredResponse, request: Request | None = None) -> bool:
+        return validates(conditional(request or get(), (candidate,)), (candidate,))
+
+    assert asks_about(kept(ONE)) and asks_about(kept(TWO)) and asks_about(kept(LM))
+    assert asks_about(kept(ONE), get('If-None-Match: "1"')) and asks_about(kept(ONE), head('If-None-Match: "1"'))
+    assert not asks_about(kept()) and not asks_about(kept(), get(IMS)) and not asks_about(kept(ONE), head())
+    assert not asks_about(kept(LM), get('If-None-Match: "x"')) and not asks_about(kept(ONE), get("If-None-Match: *"))
+    assert not asks_about(part("0-4/10", ONE)), "its rest is asked for"
+    assert not validates(get('If-None-Match: "1"'), ())
 
 
 def test_unconditional() -> None:

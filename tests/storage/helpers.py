@@ -13,7 +13,7 @@ import pytest
 
 from vllm_http_cache.rfc9111.message import BodyRef, Fields, StoredResponse
 from vllm_http_cache.storage.files import FileStorage
-from vllm_http_cache.storage.protocol import BodyDamaged, Record, Storage
+from vllm_http_cache.storage.protocol import BodyUnreadable, Record, Storage
 from vllm_http_cache.storage.readers import BLOCK
 from vllm_http_cache.storage.toolbox import usage
 
@@ -65,20 +65,22 @@ def store(
 
 
 def read_body(storage: FileStorage, ref: BodyRef) -> bytes | None:
-    """None: gone or damaged."""
-    reader = storage.open_body(ref)
-    if reader is None:
-        return None
+    """None: gone, damaged, or not to be read now."""
+    reader = None
     parts = []
     offset = 0
     try:
+        reader = storage.open_body(ref)
+        if reader is None:
+            return None
         while part := reader.read(offset, BLOCK):
             parts.append(part)
             offset += len(part)
-    except BodyDamaged:
+    except BodyUnreadable:
         return None
     finally:
-        reader.close()
+        if reader is not None:
+            reader.close()
     return b"".join(parts)
 
 
@@ -134,6 +136,15 @@ def body_files(path: str | os.PathLike[str], name: str = "*") -> list[Path]:
         with suppress(FileNotFoundError, NotADirectoryError):  # others remove it when it is empty
             found += folder.glob(f"{name}.*")
     return sorted(found)
+
+
+def flip(file: Path) -> None:
+    """One bit, and nobody notices by size or time."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(data)
+    file.chmod(0o400)
 
 
 def occupied(path: str | os.PathLike[str]) -> int:

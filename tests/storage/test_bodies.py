@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -220,6 +222,31 @@ def test_a_damaged_announcement_is_none(storage: FileStorage, tmp_path: Path, ju
     (v1(tmp_path / "cache") / "growing" / FLIGHT).write_bytes(junk)
     assert storage.growing(FLIGHT) is None
     assert writer.commit()
+
+
+AT_THE_END = """
+import os
+import sys
+import vllm_http_cache.storage.devices
+from vllm_http_cache.rfc9111.message import Fields, StoredResponse
+from vllm_http_cache.storage.files import FileStorage
+
+storage = FileStorage(sys.argv[1])
+writer = storage.create_body("a" * 64, None)
+assert writer.write(bytes(3_000_000))
+follower = writer.follow()
+writer.publish("b" * 64, StoredResponse("https://a.test/", 200, Fields(), (), 1.0, 1.0, 1.0))
+growing = storage.growing("b" * 64)
+assert growing
+os.left = vllm_http_cache, writer, follower, growing  # until all other modules have been cleared
+"""
+
+
+def test_what_is_left_when_the_interpreter_ends_complains_of_nothing(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_THE_END, tmp_path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 # Without waiting.

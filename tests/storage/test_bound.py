@@ -75,6 +75,42 @@ def test_bodies_of_unknown_length_reserve_as_they_grow(make: Make, tmp_path: Pat
     assert ledger_is_exact(storage)
 
 
+def test_an_announcement_has_room_of_its_own(make: Make, tmp_path: Path) -> None:
+    storage = make(max_size=8 * MIB, free_space_floor=0)
+    head = response(tag="x" * 60_000)
+    writers = [writer for number in range(16) if (writer := storage.create_body(key(number), None))]
+    for number, writer in enumerate(writers):
+        writer.publish(key(f"flight {number}"), head)
+    growing = list(writers)
+    while growing:
+        growing = [writer for writer in growing if writer.write(bytes(4096))]
+        assert occupied(tmp_path / "cache") <= 8 * MIB
+    *others, committed = writers
+    for writer in others:
+        writer.abort()
+    assert committed.commit() is None
+    assert reserved(storage) == 0
+    assert list((v1(tmp_path / "cache") / "growing").iterdir()) == []
+
+
+@pytest.mark.parametrize("end", ["commit", "abort", "nobody"])
+def test_the_room_of_an_announcement_is_given_back(make: Make, tmp_path: Path, end: str) -> None:
+    storage = actors.quiet(make())
+    writer = storage.create_body(KEY, None)
+    assert writer and writer.write(b"some")
+    before = reserved(storage)
+    writer.publish(key("flight"), response(tag="x" * 60_000))
+    assert reserved(storage) > before + 60_000
+    if end == "commit":
+        assert writer.commit()
+    elif end == "abort":
+        writer.abort()
+    del writer
+    assert store(storage, key("another"), b"x")
+    assert reserved(storage) == 0
+    assert list((v1(tmp_path / "cache") / "growing").iterdir()) == []
+
+
 @pytest.mark.parametrize("length", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("limits", [{"max_size": 4 * MIB}, {"max_size": 40 * MIB, "max_entry_size": 3 * MIB}])
 def test_a_body_that_cannot_fit_evicts_nothing(make: Make, limits: dict[str, int], length: bool) -> None:

@@ -31,7 +31,7 @@ from tests.storage.helpers import (
     write_body,
 )
 from vllm_http_cache.storage.files import FileStorage
-from vllm_http_cache.storage.protocol import Record, Storage
+from vllm_http_cache.storage.protocol import BodyDamaged, Record, Storage
 
 KEY = key("contract")
 
@@ -169,7 +169,8 @@ def test_a_reader_outlives_the_body(storage: FileStorage) -> None:
         assert reader
         assert storage.swap(KEY, storage.read(KEY), Record((response(ref),)))
         storage.forget(KEY)
-        assert storage.open_body(ref) is None
+        with pytest.raises(BodyDamaged):
+            storage.open_body(ref)
         assert reader.read(size - 10, 100) == data[size - 10 : size]
         reader.close()
 
@@ -252,7 +253,17 @@ def test_what_is_no_key_is_refused(storage: FileStorage, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [{"max_size": -1}, {"max_entry_size": -1}, {"ttl": -1.0}, {"ttl": nan}, {"free_space_floor": -1}]
+    "limits",
+    [
+        {"max_size": -1},
+        {"max_size": 10**320},
+        {"max_entry_size": -1},
+        {"max_entry_size": 2**63},
+        {"ttl": -1.0},
+        {"ttl": nan},
+        {"free_space_floor": -1},
+        {"free_space_floor": 2**63},
+    ],
 )
 def test_a_limit_that_is_none_is_refused(tmp_path: Path, limits: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="limit"):

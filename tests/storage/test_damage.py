@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.conftest import Make
-from tests.storage.faults import Nth, intercepted
+from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
@@ -19,17 +19,17 @@ from tests.storage.helpers import (
     is_quiet,
     key,
     load,
-    patched,
     record_file,
     response,
     store,
     v1,
+    warnings,
     write_body,
 )
 from vllm_http_cache.rfc9111.message import BodyRef
 from vllm_http_cache.storage import readers
 from vllm_http_cache.storage.files import FileStorage
-from vllm_http_cache.storage.protocol import BodyDamaged, BodyReader, Record
+from vllm_http_cache.storage.protocol import BodyDamaged, BodyReader, BodyUnreadable, Record
 from vllm_http_cache.storage.toolbox import sweep
 
 KEY = key("damage")
@@ -107,17 +107,29 @@ def test_a_large_body_is_checked_block_by_block(storage: FileStorage, tmp_path: 
     reader.close()
 
 
-def test_a_disk_that_fails_in_the_middle_is_damage(storage: FileStorage) -> None:
-    ref = write_body(storage, KEY, bytes(17 * MIB))
-    assert ref
-    reader = storage.open_body(ref)
-    assert reader
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.EACCES, errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("size, calls", [(1000, ["open", "pread"]), (2 * MIB, ["open", "fstat", "pread"])])
+def test_what_cannot_be_opened_now_is_no_damage(storage: FileStorage, code: int, size: int, calls: list[str]) -> None:
+    data = os.urandom(size)
+    assert store(storage, KEY, data)
+    record = storage.read(KEY)
+    assert record and record.responses[0].body
+    for call in calls:
+        with intercepted(Nth(1, fail(code), only=call, on=True)):
+            assert storage.open_body(record.responses[0].body) is None
+    assert is_quiet(storage) and load(storage, KEY) == data
 
-    def pread(fd: int, size: int, offset: int) -> bytes:
-        raise OSError(errno.EIO, "the disk")
 
-    with patched(os, "pread", pread), pytest.raises(BodyDamaged):
+def test_a_disk_that_fails_in_the_middle_is_no_damage(storage: FileStorage, caplog: pytest.LogCaptureFixture) -> None:
+    data = os.urandom(17 * MIB)
+    assert store(storage, KEY, data)
+    reader = large_body(storage)
+    with intercepted(Nth(1, fail(errno.EIO), only="pread")), pytest.raises(BodyUnreadable) as raised:
         reader.read(0, 10)
+    assert not isinstance(raised.value, BodyDamaged)
+    assert warnings(caplog) == 1
+    assert reader.read(0, 10) == data[:10]
+    assert is_quiet(storage) and load(storage, KEY) == data
     reader.close()
 
 
@@ -166,7 +178,8 @@ def large_body(storage: FileStorage) -> BodyReader:
 )
 def test_a_reference_to_nothing_opens_nothing(storage: FileStorage, ref: BodyRef) -> None:
     assert store(storage, KEY, b"")
-    assert storage.open_body(ref) is None
+    with pytest.raises(BodyDamaged):
+        storage.open_body(ref)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import tracemalloc
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -18,6 +19,8 @@ from vllm_http_cache.storage.records import LARGEST, decode, decode_growing, enc
 
 KEY = key("records")
 TEXT = st.text(st.characters(), max_size=40)
+NAMES = st.text("!#$%&'*+-.^_`|~019AZaz", min_size=1, max_size=20)
+VALUES = st.text(st.characters(max_codepoint=255, exclude_characters="\0\r\n"), max_size=40)
 TIMES = st.floats(allow_nan=False, allow_infinity=False)
 LENGTHS = st.integers(0, 2**63)
 REFS = st.builds(
@@ -26,14 +29,14 @@ REFS = st.builds(
 RESPONSES = st.builds(
     StoredResponse,
     uri=TEXT,
-    status=st.integers(100, 599),
-    fields=st.lists(st.tuples(TEXT, TEXT), max_size=8).map(Fields),
+    status=st.integers(200, 599).filter(lambda status: status != 304),
+    fields=st.lists(st.tuples(NAMES, VALUES), max_size=8).map(Fields),
     selecting=st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
     request_time=TIMES,
     response_time=TIMES,
     confirmed=TIMES,
     body=st.none() | REFS,
-    reason=TEXT,
+    reason=VALUES,
     first=LENGTHS,
 )
 
@@ -93,8 +96,11 @@ PACKED = [
     [f"{KEY}.{'0' * 16}", 3, b"12345678"],
     "OK",
     0,
-    None,
 ]
+
+
+def test_what_has_this_form_is_a_record() -> None:
+    assert decode(sealed([KEY, [PACKED]]), KEY)
 
 
 @given(st.integers(0, len(PACKED) - 1), JUNK)
@@ -104,9 +110,35 @@ def test_one_wrong_part_never_raises_and_never_passes_as_another_type(part: int,
     responses = decode(sealed([KEY, [packed]]), KEY)
     for stored in responses or ():
         assert type(stored.uri) is str
-        assert type(stored.status) is int
+        assert 200 <= stored.status <= 599 and type(stored.reason) is str
         assert math.isfinite(stored.confirmed)
         assert stored.body is None or (type(stored.body.length) is int and stored.body.name.startswith(KEY))
+
+
+STATUS, FIELDS, REASON = 1, 2, 8
+
+
+@pytest.mark.parametrize(
+    "part, value",
+    [
+        *((STATUS, status) for status in (0, 99, 101, 199, 304, 600, 99_999, 2**63)),
+        *((FIELDS, [["ETag", '"a"'], [name, "a"]]) for name in ("", "X A", "X:", "X\n", "X\u00e4", "X\u4e2d", "X@")),
+        *((FIELDS, [["X", value]]) for value in ("a\r\nSet-Cookie: x=1", "a\nb", "a\0", "\u4e2d", "\ud800")),
+        *((REASON, reason) for reason in ("OK\r\nX: a", "\0", "\u4e2d")),
+    ],
+)
+def test_what_cannot_be_an_answer_is_nothing(part: int, value: object) -> None:
+    packed = list(PACKED)
+    packed[part] = value
+    assert decode(sealed([KEY, [packed]]), KEY) is None
+    assert decode_growing(sealed([KEY, "writers/1.d/" + "0" * 16, packed], b"vhcgro\x00\x01"), KEY) is None
+
+
+def test_what_clients_let_pass_is_kept_as_far_as_it_can_be_an_answer() -> None:
+    kept = [("X", ""), ("X", " \t\x01\x0b\x7f\x80\x85\xe4\xff"), ("X", "a  b"), ("Vary", "a,  b")]
+    lines = [*kept[:2], ("X", "a\n b"), ("Vary", "a,\r\0b"), ("X A", "b"), ("X@y", "b"), ("", "b")]
+    (stored,) = decode(encode(KEY, [replace(response(), fields=Fields(lines), reason="a\rb")]), KEY) or ()
+    assert (list(stored.fields.lines), stored.reason) == (kept, "a b")
 
 
 def test_a_record_under_another_key_is_nothing() -> None:

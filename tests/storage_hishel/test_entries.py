@@ -23,7 +23,7 @@ from tests.storage_hishel.faces import URL, Face
 from vllm_http_cache import FileStorage
 from vllm_http_cache.storage.hishel import as_hishel_async
 from vllm_http_cache.storage.hishel import entries as module
-from vllm_http_cache.storage.protocol import BodyDamaged, Storage
+from vllm_http_cache.storage.protocol import BodyDamaged, BodyUnreadable, Storage
 
 KEY = "key"
 MIB = 1024 * 1024
@@ -283,6 +283,22 @@ def test_a_body_that_turns_out_to_be_damaged_raises_and_is_a_miss_then(make_face
     with pytest.raises(BodyDamaged):
         found.body.rest()
     assert face.find(KEY) == []
+
+
+def test_a_body_that_cannot_be_read_now_is_a_miss_and_stays(make_face: MakeFace) -> None:
+    storage = MemoryStorage()
+    face = make_face(storage)
+    face.put(KEY, bytes(2 * MIB))
+    storage.unreadable = True
+    assert face.find(KEY) == []
+    storage.unreadable = False
+    (found,) = face.find(KEY)
+    storage.damaged_from, storage.whole = MIB, True
+    with pytest.raises(BodyUnreadable):
+        found.body.rest()
+    storage.damaged_from = None
+    (found,) = face.find(KEY)
+    assert found.body.rest() == bytes(2 * MIB)
 
 
 def test_a_stream_outlives_its_entry(face: Face) -> None:

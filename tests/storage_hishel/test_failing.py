@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 from hishel import BaseStorage, Headers, SqliteStorage
+from prometheus_client import CollectorRegistry
 
+from tests.core.scripted import Origin, fetch, ok
 from tests.storage.helpers import MIB, response, write_body
 from tests.storage_hishel.conftest import Make
 from tests.storage_hishel.helpers import KEY, found, store
+from vllm_http_cache import Cache
+from vllm_http_cache.metrics import Metrics
 from vllm_http_cache.rfc9111.message import BodyRef
 from vllm_http_cache.storage.protocol import BodyDamaged, Record
 
@@ -25,20 +29,30 @@ def damage(database: Path, sql: str, *values: object) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 3 * MIB])
+def test_a_body_that_hishel_does_not_give_is_no_damage(make: Make, database: Path, size: int) -> None:
+    """It does not say why."""
+    storage = make()
+    stored = store(storage, os.urandom(size))
+    damage(database, "DELETE FROM streams")
+    assert stored.body
+    assert storage.open_body(stored.body) is None
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MIB])
 @pytest.mark.parametrize(
     "sql",
     [
         "UPDATE streams SET chunk_data = zeroblob(length(chunk_data))",
         "UPDATE streams SET chunk_data = substr(chunk_data, 2)",
-        "DELETE FROM streams",
     ],
 )
-def test_a_damaged_body_is_a_miss(make: Make, database: Path, size: int, sql: str) -> None:
+def test_a_damaged_body_is_damage(make: Make, database: Path, size: int, sql: str) -> None:
     storage = make()
     stored = store(storage, os.urandom(size))
     damage(database, sql)
     assert stored.body
-    assert storage.open_body(stored.body) is None
+    with pytest.raises(BodyDamaged):
+        storage.open_body(stored.body)
 
 
 def test_a_large_body_is_checked_block_by_block(make: Make, database: Path) -> None:
@@ -96,6 +110,13 @@ def test_a_failing_storage_finds_and_stores_nothing(make: Make, caplog: pytest.L
     storage.close()
     assert len(caplog.records) == 1
     assert "locked" in caplog.text
+
+
+def test_failures_are_told_to_the_metrics_of_a_cache(make: Make) -> None:
+    registry = CollectorRegistry()
+    fetch(Cache(make(hishel=Failing()), metrics=Metrics(registry)), Origin(ok()))
+    labels = {"operation": "reading a record"}
+    assert registry.get_sample_value("vllm_http_cache_storage_errors_total", labels)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

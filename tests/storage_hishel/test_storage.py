@@ -25,7 +25,7 @@ from tests.storage_hishel.helpers import KEY, body, found, read_body, store
 from vllm_http_cache.rfc9111.message import StoredResponse
 from vllm_http_cache.storage.hishel import HishelStorage
 from vllm_http_cache.storage.hishel.theirs import GRACE
-from vllm_http_cache.storage.protocol import BodyDamaged, Record, Storage
+from vllm_http_cache.storage.protocol import BodyUnreadable, Record, Storage
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -46,11 +46,16 @@ def test_it_is_a_storage(storage: Storage) -> None:
     assert isinstance(storage, Storage)
     assert storage.read(KEY) is None
     storage.forget(KEY)
-    assert list(storage.scan()) == []
     claim = storage.claim(KEY)
     assert claim
     claim.release()
     assert storage.growing(KEY) is None
+
+
+def test_a_storage_that_cannot_list_says_so(make: Make) -> None:
+    storage = make()
+    with pytest.raises(NotImplementedError, match="SqliteStorage cannot list"):
+        storage.scan()
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, MIB - 1, MIB, MIB + 1, 3 * MIB])
@@ -367,7 +372,7 @@ def test_close_is_idempotent_and_final(make: Make, caplog: pytest.LogCaptureFixt
     assert storage.open_body(stored.body) is None
     assert not writer.write(b"x")
     assert writer.commit() is None
-    with pytest.raises(BodyDamaged):
+    with pytest.raises(BodyUnreadable):
         reader.read(0, 1)
     reader.close()
     assert caplog.records == []

@@ -5,6 +5,8 @@ A command's own imports are inside it, so that ``--help`` does not pay for them.
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +15,7 @@ import typer
 from vllm_http_cache import __version__
 
 from .explain import explain
+from .folder import named_path
 from .stored import export, import_, ls, purge, seed, stat, trim, verify
 
 __all__ = ["app", "main"]
@@ -45,7 +48,12 @@ def options(
 @app.command("demo")
 def _demo(
     folder: Annotated[
-        Path | None, typer.Option(help="Where the cache lives; kept. Without it: a temporary folder, removed.")
+        Path | None,
+        typer.Option(
+            help="Where the cache lives; kept. Without it: a temporary folder, removed.",
+            parser=named_path,
+            metavar="PATH",
+        ),
     ] = None,
 ) -> None:
     """Fetch pictures through the cache with each client, and show what went over the wire. Takes a few seconds."""
@@ -60,4 +68,6 @@ app.command("import")(import_)
 
 
 def main() -> None:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what its encoding lacks
     app()

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .folder import Folder, opened
-from .naming import Url, keys, named
+from .naming import Url, keys, named, of_url
+from .terminal import say
 
 if TYPE_CHECKING:
     from vllm_http_cache.rfc9111.message import Request, StoredResponse
     from vllm_http_cache.rfc9111.options import CacheOptions
+    from vllm_http_cache.storage.files import FileStorage
 
 __all__ = ["explain"]
 
@@ -46,39 +48,48 @@ def explain(
     request = Request("GET", named(url), Fields(map(_field, header) if header else _of_vllm()))
     now = time.time()
     with opened(folder, absent=1) as (storage, settings, _):
-        found = [
-            (stat.stored, options) for key, options in keys(url, settings.options).items() for stat in storage.stat(key)
-        ]
+        found = _found(storage, url, settings.options)
     if not found:
-        typer.echo("nothing is stored")
+        say("nothing is stored")
         raise typer.Exit(1)
     for stored, options in found:
-        _tell(request, stored, now, options)
-        if options != settings.options:
+        _tell(request, stored, now, options or settings.options, reached=options is not None)
+        if options not in (None, settings.options):
             shared, signed = str(options.shared).lower(), str(options.signed_urls).lower()
-            typer.echo(f"  stored with MEDIA_CACHE_SHARED={shared} and MEDIA_CACHE_SIGNED_URLS={signed}, unlike here")
+            say(f"  stored with MEDIA_CACHE_SHARED={shared} and MEDIA_CACHE_SIGNED_URLS={signed}, unlike here")
 
 
-def _tell(request: Request, stored: StoredResponse, now: float, options: CacheOptions) -> None:
+def _found(storage: FileStorage, url: str, options: CacheOptions) -> list[tuple[StoredResponse, CacheOptions | None]]:
+    """What is stored for *url*, and the options under which a GET finds it. None: none; it lies under another key."""
+    found: list[tuple[StoredResponse, CacheOptions | None]] = [
+        (stat.stored, varied) for key, varied in keys(url, options).items() for stat in storage.stat(key)
+    ]
+    return found or [(stat.stored, None) for stat in filter(of_url(url, options), storage.scan())]
+
+
+def _tell(request: Request, stored: StoredResponse, now: float, options: CacheOptions, *, reached: bool) -> None:
     from vllm_http_cache.rfc9111.explain import explain as explained
     from vllm_http_cache.rfc9111.vary import vary_names
 
     said = explained(request, stored, now, options)
     length = f", {stored.body.length} octets" if stored.body else ""
-    typer.echo(f"{stored.status} {stored.reason}{length}")
+    say(f"{stored.status} {stored.reason}{length}")
     for name, value in stored.fields:
-        typer.echo(f"    {name}: {value}")
-    typer.echo(f"  {'fresh' if said.fresh else 'stale'}: {said.age:.0f} s old, fresh for {said.lifetime:.0f} s")
-    typer.echo(f"  by {said.rule}")
+        say(f"    {name}: {value}")
+    say(f"  {'fresh' if said.fresh else 'stale'}: {said.age:.0f} s old, fresh for {said.lifetime:.0f} s")
+    say(f"  by {said.rule}")
     when = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(said.stale_at))
-    typer.echo(f"  {'goes' if said.fresh else 'went'} stale {when}")
-    typer.echo(f"  a GET is {said.outcome}")
+    say(f"  {'goes' if said.fresh else 'went'} stale {when}")
+    if not reached:
+        say("  under another key, as hishel or a URL with user information has it: no GET of this URL finds it")
+        return
+    say(f"  a GET is {said.outcome}")
     if vary_names(stored.fields):
-        typer.echo(f"  a GET with {', '.join(f'{name}: {value}' for name, value in request.fields)}")
+        say(f"  a GET with {', '.join(f'{name}: {value}' for name, value in request.fields)}")
     for name, value in said.validation:
-        typer.echo(f"  to validate it: {name}: {value}")
+        say(f"  to validate it: {name}: {value}")
     for note in said.notes:
-        typer.echo(f"  {note}")
+        say(f"  {note}")
 
 
 def _of_vllm() -> Iterator[tuple[str, str]]:

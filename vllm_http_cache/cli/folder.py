@@ -5,26 +5,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EROFS
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
+
+from .terminal import fail, reason, tell
 
 if TYPE_CHECKING:
     from vllm_http_cache.settings import Settings
     from vllm_http_cache.storage.files import FileStorage
 
-__all__ = ["Folder", "Opened", "Overheard", "fail", "mebibytes", "opened", "reason"]
+__all__ = ["Folder", "Opened", "Overheard", "named_path", "opened"]
 
-UNBOUNDED = {"max_size_mb": 2**40, "ttl_hours": inf}
 LOGGER = logging.getLogger("vllm_http_cache.storage")
+
+
+def named_path(text: str) -> Path:
+    """A path as typed.
+
+    :raises typer.BadParameter: it is empty, as that of a variable that is not set: it would be the current folder.
+    """
+    if not text:
+        raise typer.BadParameter("an empty path names nothing")
+    return Path(text)
+
 
 Folder = Annotated[
     Path | None,
     typer.Option(
-        help="The folder that the cache lives in. Without it: $VLLM_MEDIA_CACHE.", show_default=False, readable=False
+        help="The folder that the cache lives in. Without it: $VLLM_MEDIA_CACHE.",
+        show_default=False,
+        parser=named_path,
+        metavar="PATH",
     ),
 ]
 
@@ -67,14 +81,15 @@ def opened(folder: Path | None, *, storing: bool = False, absent: int = 0) -> It
     :param absent: the exit code, unless *storing*, where there is no cache.
     :raises typer.Exit: the folder cannot be used, or a setting is wrong; it has been said.
     """
-    from vllm_http_cache.settings import Settings, SettingsError, open_storage
+    from vllm_http_cache.settings import LARGEST_MB, Settings, SettingsError, open_storage
 
     try:
         settings = Settings() if folder is None else Settings(path=folder)
         if settings.path is None:
             fail("no folder is named: give --folder, or set VLLM_MEDIA_CACHE", 2)
         stated = settings.model_dump(include=settings.model_fields_set)
-        storage = open_storage(settings if storing else settings.model_copy(update=UNBOUNDED | stated))
+        unbounded = {"max_size_mb": LARGEST_MB, "ttl_hours": inf} | stated
+        storage = open_storage(settings if storing else settings.model_copy(update=unbounded))
     except SettingsError as error:
         fail(str(error), 2)
     troubles = Overheard()
@@ -83,7 +98,7 @@ def opened(folder: Path | None, *, storing: bool = False, absent: int = 0) -> It
             if not _is_there(storage.path, group=settings.group) and not storing:
                 if not Path(storage.path).exists():
                     fail(f"{storage.path} does not exist")
-                typer.echo(f"no cache here yet: {storage.path}", err=True)
+                tell(f"no cache here yet: {storage.path}")
                 raise typer.Exit(absent)
             yield Opened(storage, settings, troubles)
             if troubles.first is not None:
@@ -121,21 +136,3 @@ def _is_there(path: str, *, group: bool) -> bool:
         return False
     home.close()
     return True
-
-
-def reason(error: OSError) -> str:
-    """Why, in words to go on with after a colon."""
-    if error.errno == EROFS:
-        return "read-only file system"
-    text = error.strerror or str(error)
-    return text[:1].lower() + text[1:]
-
-
-def mebibytes(octets: int) -> str:
-    """A number of octets in the unit of the settings."""
-    return f"{octets / 1024**2:,.1f} MiB"
-
-
-def fail(what: str, code: int = 1) -> NoReturn:
-    typer.echo(f"vllm-http-cache: {what}", err=True)
-    raise typer.Exit(code) from None

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .terminal import printable
+
 if TYPE_CHECKING:
     from vllm_http_cache.rfc9111.options import CacheOptions
+    from vllm_http_cache.storage.toolbox import Choice
 
-__all__ = ["Url", "keys", "named"]
+__all__ = ["Url", "keys", "named", "of_url"]
 
 Url = Annotated[str, typer.Argument(help="The target URI, as it is fetched.")]
 
@@ -28,7 +31,7 @@ def named(url: str) -> str:
         url = dialled(url)
         scheme = parse_target(url).scheme
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(printable(str(error))) from None
     if scheme not in ("http", "https"):
         raise typer.BadParameter(f"{url!r} is not an HTTP URL")
     return url
@@ -41,11 +44,22 @@ def keys(url: str, options: CacheOptions) -> dict[str, CacheOptions]:
 
     :raises typer.BadParameter: as :func:`named`.
     """
-    from vllm_http_cache.rfc9111.target import cache_key
+    from vllm_http_cache.rfc9111.target import lookup_key
 
     url = named(url)
     found: dict[str, CacheOptions] = {}
     for shared, signed in product((options.shared, not options.shared), (options.signed_urls, not options.signed_urls)):
         varied = replace(options, shared=shared, signed_urls=signed)
-        found.setdefault(cache_key(url, varied), varied)
+        found.setdefault(lookup_key(url, varied), varied)
     return found
+
+
+def of_url(url: str, options: CacheOptions) -> Choice:
+    """Chooses what is stored for *url*: under its keys, or with its URI, whatever the key.
+
+    :raises typer.BadParameter: as :func:`named`.
+    """
+    from vllm_http_cache.rfc9111.target import same_uri
+
+    ours, uri = keys(url, options), named(url)
+    return lambda each: each.key in ours or same_uri(each.stored.uri, uri)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +13,18 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 import typer
 
-from .folder import Folder, fail, mebibytes, opened, reason
-from .naming import Url, keys, named
+from .folder import Folder, named_path, opened
+from .naming import Url, named, of_url
+from .terminal import fail, mebibytes, reason, say, tell
 
 if TYPE_CHECKING:
     from vllm_http_cache.storage.protocol import Stat
 
 __all__ = ["export", "import_", "ls", "purge", "seed", "stat", "trim", "verify"]
 
-Tar = Annotated[Path, typer.Argument(help="A tar file; - is standard output or input.", allow_dash=True)]
+Tar = Annotated[
+    Path, typer.Argument(help="A tar file; - is standard output or input.", parser=named_path, metavar="FILE")
+]
 
 
 def _host(host: str | None) -> str | None:
@@ -52,11 +57,11 @@ def stat(folder: Folder = None) -> None:
             reserved = f"unknown: {reason(error)}"
         else:
             keys, occupied, reserved = held.keys, held.used, mebibytes(held.reserved)
-        typer.echo(f"folder    {storage.path}")
-        typer.echo(f"keys      {keys}")
-        typer.echo(f"occupied  {mebibytes(occupied)}")
-        typer.echo(f"reserved  {reserved}")
-        typer.echo(f"at most   {mebibytes(settings.max_size_mb * 1024**2)}, by this environment")
+        say(f"folder    {storage.path}")
+        say(f"keys      {keys}")
+        say(f"occupied  {mebibytes(occupied)}")
+        say(f"reserved  {reserved}")
+        say(f"at most   {mebibytes(settings.max_size_mb * 1024**2)}, by this environment")
 
 
 def _counted(folder: Path) -> tuple[int, int]:
@@ -81,26 +86,31 @@ def ls(
         bool, typer.Option("--full", help="Show URIs with their queries, which may hold signatures.")
     ] = False,
 ) -> None:
-    """List what is stored: octets, seconds since the origin sent or confirmed it, status, URI."""
-    from vllm_http_cache.rfc9111.freshness import fresh_until
+    """List what is stored: octets, seconds since the origin sent or confirmed it, state, status, URI.
+
+    The state is fresh, stale, or expired: past the time to live, or from the future; it goes when that is noticed.
+    """
+    from vllm_http_cache.rfc9111.freshness import fresh_until, within_ttl
     from vllm_http_cache.rfc9111.target import redacted
     from vllm_http_cache.storage.toolbox import by_host
 
     now = time.time()
     with opened(folder) as (storage, settings, _):
         if _on_terminal():
-            typer.echo(f"{'octets':>12} {'age':>8} state status URI")
+            say(f"{'octets':>12} {'age':>8} {'state':<7} status URI")
         for each in storage.scan():
             stored = each.stored
             if host is None or by_host(host)(each):
                 state = "fresh" if now < fresh_until(stored, settings.options) else "stale"
+                if not within_ttl(stored, now, settings.options):
+                    state = "expired"
                 uri = stored.uri if full else redacted(stored.uri)
-                status = f"{stored.status:<6}" if _on_terminal() else stored.status
-                typer.echo(f"{each.size:>12} {max(0, now - stored.confirmed):>8.0f} {state} {status} {uri}")
+                columns = f"{state:<7} {stored.status:<6}" if _on_terminal() else f"{state} {stored.status}"
+                say(f"{each.size:>12} {max(0, now - stored.confirmed):>8.0f} {columns} {uri}")
 
 
 def _on_terminal() -> bool:
-    return sys.stdout.isatty()
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def purge(
@@ -127,8 +137,7 @@ def purge(
         if older_than is not None:
             choices.append(toolbox.older_than(older_than * 3600, time.time()))
         if url is not None:
-            doomed_keys = keys(url, settings.options)
-            choices.append(lambda each: each.key in doomed_keys)
+            choices.append(of_url(url, settings.options))
         chosen: dict[str, set[tuple[str, float]]] = {}
 
         def choose(each: Stat) -> bool:
@@ -143,7 +152,7 @@ def purge(
         if left:
             why = f": {reason(troubles.first)}" if troubles.first else ""
             fail(f"{count - left} of {count} removed{why}")
-        typer.echo(f"{count} removed")
+        say(f"{count} removed")
 
 
 def _identity(each: Stat) -> tuple[str, float]:
@@ -164,10 +173,10 @@ def verify(
             count += 1
             if not sound:
                 damaged += 1
-                typer.echo(f"damaged: {redacted(each.stored.uri)}")
+                say(f"damaged: {redacted(each.stored.uri)}")
         if troubles.first:
             fail(f"{count} read, {damaged} damaged; not all could be done: {reason(troubles.first)}")
-    typer.echo(f"{count} read, {damaged} damaged{', removed' if damaged and drop else ''}")
+    say(f"{count} read, {damaged} damaged{', removed' if damaged and drop else ''}")
     raise typer.Exit(1 if damaged else 0)
 
 
@@ -180,17 +189,24 @@ def trim(
 
     with opened(folder) as (storage, _, _):
         freed = toolbox.trim(storage, size * 1024**2)
-    typer.echo(f"{mebibytes(freed)} freed")
+    say(f"{mebibytes(freed)} freed")
 
 
 @contextmanager
 def _file(path: Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
-    """The file, or a standard stream; what the system says of it ends the command. (A storage raises nothing.)"""
+    """The file, or a standard stream; what the system says of it ends the command. (A storage raises nothing.)
+
+    A file that is written is its owner's alone, and takes its place when it is whole.
+    """
     try:
         if path == Path("-"):
-            yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
-        else:
+            with _standard(mode) as file:
+                yield file
+        elif mode == "rb" or (path.exists() and not path.is_file()):  # a device or a pipe has no place to take
             with path.open(mode) as file:
+                yield file
+        else:
+            with _replacing(path.resolve()) as file:
                 yield file
     except BrokenPipeError:
         raise
@@ -198,13 +214,41 @@ def _file(path: Path, mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
         fail(f"{path}: {reason(error)}")
 
 
+@contextmanager
+def _standard(mode: Literal["rb", "wb"]) -> Iterator[BinaryIO]:
+    name, stream = ("input", sys.stdin) if mode == "rb" else ("output", sys.stdout)
+    if stream is None or stream.isatty():
+        fail(f"standard {name} is {'a terminal' if stream else 'closed'}: name a file, or use a pipe", 2)
+    yield stream.buffer
+    if mode == "wb":
+        stream.flush()
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    fd, name = tempfile.mkstemp(prefix=".vllm-http-cache-", dir=path.parent)  # 0600
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(fd)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
 def export(file: Tar, folder: Folder = None) -> None:
-    """Write all that is stored and sound into a tar file."""
+    """Write all that is stored and sound into a tar file, which only its owner can read.
+
+    A file of that name is replaced when the new one is whole. It holds URIs with their queries: treat it as a secret.
+    """
     from vllm_http_cache.storage.archive import export_tar
 
-    with opened(folder, absent=1) as (storage, _, _), _file(file, "wb") as target:
+    with opened(folder, absent=1) as (storage, _, troubles), _file(file, "wb") as target:
         count = export_tar(storage, target)
-    typer.echo(f"{count} exported", err=True)
+        if troubles.first is not None:  # before the file takes its place
+            fail(f"{storage.path}: {reason(troubles.first)}")
+    tell(f"{count} exported")
 
 
 def import_(file: Tar, folder: Folder = None) -> None:
@@ -218,12 +262,13 @@ def import_(file: Tar, folder: Folder = None) -> None:
         with _file(file, "rb") as tar:
             result = import_tar(storage, tar, time.time())
         refused = ", ".join(f"{number} {why}" for why, number in result.refused.items())
-        told = f"{result.stored} stored, {result.refused.total()} refused" + (refused and f" ({refused})")
+        evicted = f", {result.evicted} evicted for lack of room" if result.evicted else ""
+        told = f"{result.stored} stored{evicted}, {result.refused.total()} refused" + (refused and f" ({refused})")
         complaints = [result.complaint, reason(troubles.first) if troubles.first else ""]
-        in_vain = not result.stored and result.refused.total() > result.refused["already there"]
+        in_vain = not result.stored and result.evicted + result.refused.total() > result.refused["already there"]
         if any(complaints) or in_vain:
             fail(f"{file}: " + "; ".join(filter(None, (told, *complaints))))
-    typer.echo(told)
+    say(told)
 
 
 def _media_type(value: str | None) -> str | None:
@@ -249,10 +294,12 @@ def seed(
 
     from vllm_http_cache.rfc9111.message import Fields, Request, Response
     from vllm_http_cache.rfc9111.storing import stored_response
-    from vllm_http_cache.rfc9111.target import cache_key
+    from vllm_http_cache.rfc9111.target import lookup_key
     from vllm_http_cache.storage.toolbox import put_file
 
     url = named(url)
+    if not file.is_file():
+        fail(f"{file} is not a regular file, which alone tells its size beforehand: not stored")
     size = file.stat().st_size
     if not size:
         fail(f"{file} is empty, and vLLM takes an empty answer for a failure: not stored")
@@ -270,10 +317,10 @@ def seed(
             fail(f"{file} is larger than what is kept, {mebibytes(storage.limits.largest)}: not stored")
         stored = stored_response(Request("GET", url), Response(200, fields, "OK"), now, now, settings.options)
         try:
-            kept = put_file(storage, cache_key(url, settings.options), stored, file)
+            kept = put_file(storage, lookup_key(url, settings.options), stored, file)
         except OSError as error:  # the storage raises none
             fail(f"{file}: {reason(error)}")
         if not kept:
             why = reason(troubles.first) if troubles.first else "there is no room for it"
             fail(f"not stored in {storage.path}: {why}")
-    typer.echo("stored")
+    say("stored")

@@ -12,7 +12,7 @@ from math import inf
 from .directives import request_directives, response_directives
 from .fields import trimmed
 from .freshness import fresh_until, has_explicit_lifetime, may_be_stale, stale_since, within_ttl
-from .message import Request, Response, StoredResponse
+from .message import MAX_VARIANTS, Request, Response, StoredResponse
 from .options import CacheOptions
 from .ranges import content_range, has_what_is_wanted, holds_whole
 from .storing import storable, stored_response
@@ -28,8 +28,6 @@ Changes = tuple[tuple[StoredResponse, StoredResponse | None], ...]
 
 # RFC 5861 section 4: the status codes that are an error.
 _ERRORS = frozenset((500, 502, 503, 504))
-
-MAX_VARIANTS = 32
 
 _VALIDATORS = ("etag", "last-modified")
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["BodyRef", "Fields", "Request", "Response", "StoredResponse"]
+__all__ = ["MAX_VARIANTS", "BodyRef", "Fields", "Request", "Response", "StoredResponse"]
+
+MAX_VARIANTS = 32  # stored responses of one key
 
 
 class Fields:

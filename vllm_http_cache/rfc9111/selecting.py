@@ -14,7 +14,7 @@ from .directives import RequestDirectives, request_directives, response_directiv
 from .freshness import current_age, date_value, fresh_until, may_be_stale, stale_since, within_ttl
 from .message import Request, StoredResponse
 from .options import CacheOptions
-from .ranges import has_what_is_wanted, holds_whole, wanted
+from .ranges import has_its_length, has_what_is_wanted, holds_whole, wanted
 from .target import is_host_of, same_uri
 from .validators import has_strong_tag
 from .vary import accepts_coding, matches, vary_names
@@ -99,6 +99,7 @@ def select(
         return Ask("request", collapsible=False)
     if "authorization" in request.fields:  # who brings credentials wants another answer than the challenge
         responses = [stored for stored in responses if stored.status not in (401, 407)]
+    responses = [stored for stored in responses if has_its_length(stored)]  # others are not from this cache
     usable = _usable(request, responses)
     if not usable:
         decision: Reuse | Ask = _miss(request, responses)

@@ -25,7 +25,9 @@ __all__ = [
     "cache_key",
     "flight_key",
     "is_host_of",
+    "is_key_of",
     "is_signed",
+    "lookup_key",
     "parse_target",
     "recorded_uri",
     "redacted",
@@ -108,6 +110,22 @@ def _cache_key(uri: str, signed_urls: bool, shared: bool) -> str:
     query, signature = _unsigned(target.query) if signed_urls else (target.query, None)
     whose = () if shared else ("of one user",)
     return _digest(target.scheme, target.userinfo, target.host, target.port, target.path, query, signature, *whose)
+
+
+def lookup_key(uri: str, options: CacheOptions) -> str:
+    """The key of a *uri* that somebody names: clients send its user information as a field, and ask without it.
+
+    :raises InvalidTarget: as :func:`parse_target`.
+    """
+    return cache_key(recorded_uri(uri), options)
+
+
+def is_key_of(key: str, uri: str, options: CacheOptions) -> bool:
+    """Is *key* the one of *uri*? Those of other caches and of hishel's users are not, though they share a storage."""
+    try:
+        return lookup_key(uri, options) == key
+    except InvalidTarget:
+        return False
 
 
 def flight_key(key: str, request: Request, responses: Sequence[StoredResponse]) -> str:

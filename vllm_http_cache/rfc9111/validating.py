@@ -14,7 +14,7 @@ from .target import same_uri
 from .validators import entity_tag, entity_tags, has_strong_tag
 from .vary import vary_names
 
-__all__ = ["completes", "conditional", "unconditional"]
+__all__ = ["completes", "conditional", "unconditional", "validates"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PRECONDITIONS = ("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since")
@@ -44,6 +44,15 @@ def conditional(request: Request, candidates: tuple[StoredResponse, ...]) -> Req
     if modified and _may_be_sent(modified) and _is_validated_by_date(request, validated[0]) and (tags or not own):
         conditions.append(("If-Modified-Since", modified))
     return Request(request.method, request.uri, fields.replaced(*conditions))
+
+
+def validates(sent: Request, candidates: tuple[StoredResponse, ...]) -> bool:
+    """Has *sent* a validator of one of the candidates as its precondition?"""
+    tags, modified = entity_tags(sent.fields, "if-none-match"), sent.fields.get("if-modified-since")
+    return any(
+        entity_tag(stored.fields) in tags or (modified is not None and stored.fields.get("last-modified") == modified)
+        for stored in candidates
+    )
 
 
 def unconditional(request: Request) -> Request:

@@ -11,6 +11,7 @@ import io
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
@@ -18,18 +19,20 @@ from typing import IO, Protocol
 
 from xxhash import xxh3_64_digest
 
-from ..rfc9111.message import BodyRef, StoredResponse
+from ..rfc9111.message import MAX_VARIANTS, BodyRef, StoredResponse
+from .files import FileStorage
 from .layout import is_body, is_key
-from .protocol import BodyDamaged, BodyReader, Storage
+from .protocol import BodyReader, BodyUnreadable, Storage
 from .readers import BLOCK
 from .records import LARGEST, decode, encode
 from .sweep import SKEW
-from .toolbox import has_newer, is_sound, put, put_body
+from .toolbox import answers, has_newer, is_sound, put, put_body, settle
 
 __all__ = ["Imported", "Source", "export_tar", "import_tar"]
 
 _UNIT = 512
 _END = bytes(_UNIT)
+_PADDING = 20 * _UNIT  # what follows the end, at most
 _LARGEST_MEMBER = 8**11 - 1  # what the octal field of a tar header can say
 
 
@@ -46,7 +49,7 @@ def export_tar(storage: Storage, file: IO[bytes]) -> int:
                 data = encode(key, sound)
                 tar.addfile(_member(f"{key}/record", len(data)), io.BytesIO(data))
                 for ref in {stored.body for stored in sound if stored.body}:
-                    tar.addfile(_member(f"{key}/{ref.name}", ref.length), _Body(storage.open_body(ref)))
+                    tar.addfile(_member(f"{key}/{ref.name}", ref.length), _Body(storage, ref))
                 count += len(sound)
     return count
 
@@ -65,9 +68,11 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 class _Body(io.RawIOBase):
     """A body as a file. What has gone since it was checked is filled with zeros, which the import's digests refuse."""
 
-    def __init__(self, reader: BodyReader | None) -> None:
-        self._reader = reader
+    def __init__(self, storage: Storage, ref: BodyRef) -> None:
+        self._reader: BodyReader | None = None
         self._offset = 0
+        with suppress(BodyUnreadable):
+            self._reader = storage.open_body(ref)
 
     def read(self, size: int = -1) -> bytes:
         data = b""
@@ -80,7 +85,7 @@ class _Body(io.RawIOBase):
         if self._reader is not None:
             try:
                 data = self._reader.read(self._offset, size)
-            except BodyDamaged:
+            except BodyUnreadable:
                 self._reader = None
         self._offset += len(data)
         return data or bytes(size)
@@ -96,15 +101,18 @@ class Source(Protocol):
 class Imported:
     """What became of the stored responses in an export.
 
-    :param stored: how many have been stored.
+    :param stored: how many have been stored, and are there at the end.
+    :param evicted: how many have been stored, and had to make room for others.
     :param refused: how many have not, by reason: ``already there`` (as late or later), ``expired``, ``damaged``,
-        ``no room``.
+        ``no room``, ``too many of one URL``.
     :param complaint: what is wrong with the stream as a whole; empty when nothing is.
     """
 
     stored: int = 0
+    evicted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     complaint: str = ""
+    _put_in: dict[str, list[object]] = field(default_factory=dict, repr=False)  # by key, the requests it is for
 
 
 @dataclass(slots=True)
@@ -115,7 +123,7 @@ class _Pending:
     responses: list[StoredResponse] = field(default_factory=list)
 
 
-def import_tar(storage: Storage, file: Source, now: float) -> Imported:
+def import_tar(storage: FileStorage, file: Source, now: float) -> Imported:
     """Store what an export has written, as far as it is sound, not expired, and newer than what is stored.
 
     :param now: seconds since the epoch.
@@ -130,6 +138,7 @@ def import_tar(storage: Storage, file: Source, now: float) -> Imported:
         elif key == pending.key:
             _import_body(storage, pending, name, size, chunks, result)
     _give_up(pending, result)
+    _count_evicted(storage, result)
     return result
 
 
@@ -138,10 +147,13 @@ def _wanted(
 ) -> list[StoredResponse]:
     """The responses of a record that have a place here and a body to come; the others are stored, or counted."""
     wanted = []
-    responses = decode(b"".join(chunks), key) if size <= LARGEST else None
+    responses = (decode(b"".join(chunks), key) if size <= LARGEST else None) or ()
     if not responses:
         result.refused["damaged"] += 1
-    for stored in responses or ():
+    latest = sorted(responses, key=attrgetter("confirmed"), reverse=True)[:MAX_VARIANTS]
+    if len(responses) > len(latest):
+        result.refused["too many of one URL"] += len(responses) - len(latest)
+    for stored in latest:
         if not now - storage.ttl <= stored.confirmed <= now + SKEW:
             result.refused["expired"] += 1
         elif has_newer(storage, key, stored):
@@ -193,8 +205,18 @@ class _Checked:
 def _put(storage: Storage, key: str, stored: StoredResponse, result: Imported) -> None:
     if put(storage, key, stored, unless_newer=True):
         result.stored += 1
+        result._put_in.setdefault(key, []).append(answers(stored))
     else:
         result.refused["already there" if has_newer(storage, key, stored) else "no room"] += 1
+
+
+def _count_evicted(storage: FileStorage, result: Imported) -> None:
+    settle(storage)
+    for key, put_in in result._put_in.items():
+        record = storage.look(key)
+        there = set(map(answers, record.responses)) if record else set()
+        result.evicted += sum(each not in there for each in put_in)
+    result.stored -= result.evicted
 
 
 def _give_up(pending: _Pending, result: Imported) -> None:
@@ -224,6 +246,9 @@ def _members(file: Source, result: Imported) -> Iterator[tuple[str, str, int, It
         for _ in chunks:
             pass
         _read(file, -member.size % _UNIT)
+    else:
+        if _read(file, _PADDING).strip(b"\0"):
+            result.complaint = "it is damaged, and cannot be read to its end"
     if begun and not known:
         result.complaint = "it is not what `vllm-http-cache export` has written"
 

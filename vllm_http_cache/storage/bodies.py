@@ -66,8 +66,9 @@ class FileBodyWriter:
         self._terms = terms
         self._key = key
         self._length = length
-        self._held = held
-        self._flight: str | None = None
+        self._held = held  # octets reserved for the body
+        self._flight = ""  # under which it is announced
+        self._announced = 0  # octets reserved for that
         self._block = xxh3_64()
         self._digests = bytearray()
         self._sound = True
@@ -124,13 +125,13 @@ class FileBodyWriter:
 
     def publish(self, flight: str, stored: StoredResponse) -> None:
         place = self._place
-        if not self._sound or self._flight is not None:
+        if not self._sound or self._announced:
             return
         try:
             data = encode_growing(flight, self._path, stored)
             room = place.home.room(len(data)) + place.home.slack
             if self._terms.reserve(room, 0):
-                self._held += room
+                self._announced = room
                 before = place.home.blocks("growing")
                 place.move_file(place.write_file(data), f"growing/{flight}")
                 self._flight = flight
@@ -160,14 +161,15 @@ class FileBodyWriter:
         os.fchmod(fd, home.whole_mode)
         status = os.fstat(fd)
         name = f"{self._key}.{os.urandom(8).hex()}"
-        self._withdraw(self._path)
+        if self._flight:
+            withdraw(home, self._flight, self._path)
         self._place.measure()
         with ledger.locked() as page, ledger.changing(page, int(name[:2], 16)) as amounts:
             home.replace(self._path, file_path(name))
             amounts.append(home.cost(status))
-            ledger.held -= self._held
-            self._held = 0
-        self._path = ""
+            ledger.held -= self._held + self._announced
+            self._held = self._announced = 0
+        self._path = self._flight = ""
         return BodyRef(name, self.written, bytes(self._digests))
 
     def abort(self) -> None:
@@ -182,18 +184,11 @@ class FileBodyWriter:
             self._terms.warn("removing an unfinished body", error)
 
     def _clear(self) -> None:
-        path, held, self._path, self._held = self._path, self._held, "", 0
-        try:
-            self._withdraw(path)
-        finally:
-            if path or held:
-                self._place.give_back(path, held)
-
-    def _withdraw(self, path: str) -> None:
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            withdraw(self._place.home, flight, path)
+        left = self._path, self._held + self._announced, self._flight
+        self._path, self._held, self._announced, self._flight = "", 0, 0, ""
+        if any(left):
+            self._place.give_back(*left)
 
     def __del__(self) -> None:
         if self._file is not None:  # neither committed nor aborted; no lock may be taken here
-            self._place.lost.append((self._path, self._held))
+            self._place.lost.append((self._path, self._held + self._announced, self._flight))

@@ -80,7 +80,11 @@ class Descriptor:
         number, self.number = self.number, -1
         shut(number)
 
-    __del__ = close
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except TypeError:  # the interpreter ends and has cleared this module; the system closes the file
+            pass
 
 
 def file_system(fd: int, mounts: str = "/proc/self/mountinfo") -> str:

@@ -41,7 +41,7 @@ class FileStorage:
     :param fsync: have the disk confirm each body and record, so that they survive a power failure.
     :param group: share the folder with all members of its group.
     :param clock: seconds since the epoch.
-    :raises ValueError: a limit is negative or not a number.
+    :raises ValueError: the path is empty, or a limit is negative, not a number, or too large.
     """
 
     def __init__(
@@ -56,6 +56,8 @@ class FileStorage:
         group: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if not os.fspath(path):
+            raise ValueError("an empty path names no folder")
         self.path = os.path.abspath(path)
         self.limits = Limits(max_size, max_entry_size, ttl, free_space_floor)
         self._fsync = fsync
@@ -72,11 +74,11 @@ class FileStorage:
         self.observe(self._observer)
         room = self._room
         self._keeping = Keeping(
-            self._shelf, room.reserve, self._visible, room.look_later, self._clock, fsync=self._fsync
+            self._shelf, room.reserve, self._visible, room.look_later, self._clock, room.tell, fsync=self._fsync
         )
 
     def observe(self, observer: Observer | None) -> None:
-        """Tell *observer* from now on what happens here."""
+        """Tell *observer*, and nobody else, from now on what happens here."""
         self._observer = self._room.observer = self._troubles.observer = observer
 
     def open(self) -> bool:
@@ -150,7 +152,7 @@ class FileStorage:
         if place is None:
             return None
         try:
-            return open_reader(place.home, ref, wait=wait, damaged=self._room.suspect)
+            return open_reader(place.home, ref, wait=wait, damaged=self._room.suspect, warn=self._troubles.warn)
         except OSError as error:
             self._failed("opening a body", error, wait=wait)
             return None
@@ -202,31 +204,40 @@ class FileStorage:
             for key in keys:
                 yield from self.stat(key)
 
+    def look(self, key: str) -> Record | None:
+        """The record of *key* as it lies there, the ttl notwithstanding. Unlike :meth:`read`, this is not a use."""
+        found = self._lying(key)
+        return found and found[1].record
+
     def stat(self, key: str) -> list[Stat]:
-        """What is stored for one key. Unlike :meth:`read`, this is not a use."""
+        """What :meth:`look` finds, as :meth:`scan` lists it."""
+        found = self._lying(key)
+        return list(_stats(found[0].home, key, found[1])) if found else []
+
+    def _lying(self, key: str) -> tuple[Place, Loaded] | None:
         place = self._access.reading()
         with self._troubles.within("reading a record"):
             loaded = Shelf().get(place.home, key) if place else None
-            record = self._visible(loaded) if loaded else None
-            if place and loaded and record:
-                return list(_stats(place.home, key, loaded, record))
-        return []
+            return (place, loaded) if place and loaded else None
+        return None
 
     def close(self) -> None:
         self._room.close()
         self._access.close()
 
     def _drop(self, place: Place, name: str) -> None:
-        self._keeping.drop(place, name)
+        why = self._keeping.drop(place, name)
+        if why is not None and self._observer is not None:
+            self._observer.evicted(why)
 
     def _forked(self) -> None:
         self._access.forked()
         self._begin()
 
 
-def _stats(home: Home, key: str, loaded: Loaded, record: Record) -> Iterator[Stat]:
+def _stats(home: Home, key: str, loaded: Loaded) -> Iterator[Stat]:
     size = home.room(loaded.generation[2])  # goes with the first response
-    for stored in record.responses:
+    for stored in loaded.record.responses if loaded.record else ():
         size += home.room(stored.body.length) if stored.body else 0
         yield Stat(key, stored, size, loaded.used)
         size = 0

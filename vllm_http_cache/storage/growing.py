@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable
 
 from ..rfc9111.message import StoredResponse
-from .devices import is_no_file, shut
+from .devices import Descriptor, is_no_file, shut
 from .layout import Home
 from .readers import read_file
 from .records import LARGEST, decode_growing
@@ -23,20 +23,20 @@ class GrowingBody:
     """:param orphaned: whether the writer that has the file at a path has died."""
 
     def __init__(self, fd: int, path: str, stored: StoredResponse, orphaned: Callable[[str], bool]) -> None:
-        self._fd = fd
+        self._file = Descriptor(fd)
         self._path = path
         self._orphaned = orphaned
         self.stored = stored
 
     def read(self, offset: int, size: int) -> bytes:
         try:
-            return os.pread(self._fd, size, offset)
+            return os.pread(self._file.number, size, offset)
         except OSError:
             return b""
 
     def ended(self) -> bool | None:
         try:
-            status = os.fstat(self._fd)
+            status = os.fstat(self._file.number)
         except OSError:
             return False
         if not status.st_mode & stat.S_IWUSR:
@@ -47,10 +47,7 @@ class GrowingBody:
         return self._orphaned(self._path)
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        shut(fd)
-
-    __del__ = close
+        self._file.close()
 
 
 def find(home: Home, flight: str, orphaned: Callable[[str], bool]) -> GrowingBody | None:

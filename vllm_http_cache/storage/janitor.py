@@ -45,6 +45,7 @@ class Janitor:
             with self._changed:
                 if self._thread is threading.current_thread():
                     self._thread = None
+                    self._changed.notify_all()
 
     def _go_on(self) -> bool:
         with self._changed:
@@ -63,6 +64,11 @@ class Janitor:
                 return False
             self._changed.wait(min(left, 0.005))
         return True
+
+    def rest(self, patience: float) -> bool:
+        """Wait until it has done what it was asked to do, for *patience* seconds at most; whether it has."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._thread is None, patience)
 
     def close(self) -> None:
         """Stop at the next folder."""

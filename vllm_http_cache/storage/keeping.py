@@ -23,6 +23,7 @@ class Keeping:
     :param reserve: reserves octets and says whether there was room.
     :param look_later: told the names of bodies that may never be named by a record.
     :param visible: as much of a record file as may still be used.
+    :param tell: told the octets that are used, after each change.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Keeping:
         visible: Callable[[Loaded], Record | None],
         look_later: Callable[[Iterable[str]], None],
         clock: Callable[[], float],
+        tell: Callable[[int], None],
         *,
         fsync: bool,
     ) -> None:
@@ -40,6 +42,7 @@ class Keeping:
         self._visible = visible
         self._look_later = look_later
         self._clock = clock
+        self._tell = tell
         self._fsync = fsync
 
     def swap(self, place: Place, key: str, seen: Record | None, record: Record) -> bool:
@@ -82,6 +85,7 @@ class Keeping:
     def _remove_unnamed(self, place: Place, key: str, bodies: set[str]) -> None:
         with place.ledger.locked() as page:
             _remove(place, page, int(key[:2], 16), bodies - _bodies(self._shelf.get(place.home, key)))
+        self._tell(page.used)
 
     def _write(self, place: Place, key: str, seen: Record | None, record: Record, data: bytes, room: int) -> bool:
         path, swapped = "", False
@@ -109,6 +113,7 @@ class Keeping:
                 released = _bodies(current) - names(record.responses)
                 amounts.extend(-remove(home, file_path(name)) for name in released)
             place.ledger.release(page, room)
+        self._tell(page.used)
         return True
 
     def _swap_for_nothing(self, place: Place, key: str, seen: Record | None) -> bool:
@@ -117,6 +122,7 @@ class Keeping:
             if not self._is_seen(current, seen):
                 return False
             _remove(place, page, int(key[:2], 16), (key, *_bodies(current)))
+        self._tell(page.used)
         return True
 
     def forget(self, place: Place, key: str) -> None:
@@ -124,17 +130,24 @@ class Keeping:
             current = self._shelf.get(place.home, key)
             if current is not None:
                 _remove(place, page, int(key[:2], 16), (key, *_bodies(current)))
+        self._tell(page.used)
 
-    def drop(self, place: Place, name: str) -> None:
-        """Remove what is expired or damaged of a key's record; of a body's, the response whose body it is as well."""
+    def drop(self, place: Place, name: str) -> str | None:
+        """Remove what is expired or damaged of a key's record; of a body's, the response whose body it is as well.
+
+        Why something has been removed, as an observer is told it; None: nothing has.
+        """
         key = name[:64]
         current = self._shelf.get(place.home, key)
         if current is None:
-            return
+            return None
         record = self._visible(current) or Record(())
         kept = tuple(stored for stored in record.responses if stored.body is None or stored.body.name != name)
-        if current.record is None or kept != current.record.responses:
-            self.swap(place, key, current.record, Record(kept))
+        if current.record is not None and kept == current.record.responses:
+            return None
+        if not self.swap(place, key, current.record, Record(kept)):
+            return None
+        return "damaged" if current.record is None or kept != record.responses else "age"
 
     def _is_seen(self, current: Loaded | None, seen: Record | None) -> bool:
         if seen is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from errno import ENOENT
 
 from .claims import Claims
+from .growing import withdraw
 from .layout import Home
 from .ledger import HOME, Ledger
 from .slots import join, leave
@@ -21,7 +23,7 @@ class Place:
         self.ledger = Ledger(home)
         self.claims = Claims(home)
         self.alive = True
-        self.lost: deque[tuple[str, int]] = deque()  # files and reservations of writers that nobody ended
+        self.lost: deque[tuple[str, int, str]] = deque()  # what :meth:`give_back` takes, of writers that nobody ended
         self._joining = threading.Lock()
 
     def join(self, limit: int) -> bool:
@@ -81,28 +83,31 @@ class Place:
             self.home.unlink(path)
             raise
 
-    def give_back(self, path: str, amount: int) -> None:
-        """Remove an unfinished file, if *path* is not empty, and end its reservation.
+    def give_back(self, path: str, amount: int, flight: str = "") -> None:
+        """Remove an unfinished file, if *path* is not empty, and its announcement, if any; and end their reservation.
 
         :raises OSError: the disk does; it is done again at :meth:`settle`.
         """
         try:
+            if flight:
+                with suppress(OSError):  # otherwise it goes with those of the dead
+                    withdraw(self.home, flight, path)
             if path:
                 self.home.unlink(path)
             with self.ledger.locked() as page:
                 self.ledger.release(page, amount)
         except OSError:
-            self.lost.append((path, amount))
+            self.lost.append((path, amount, flight))
             raise
 
     def settle(self) -> None:
         """Give back what was left over."""
         while self.lost:
             try:
-                path, amount = self.lost.popleft()
+                left = self.lost.popleft()
             except IndexError:  # another thread was faster
                 return
-            self.give_back(path, amount)
+            self.give_back(*left)
 
     def measure(self) -> None:
         """Charge what this writer's folder has grown by."""

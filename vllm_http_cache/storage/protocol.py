@@ -4,8 +4,10 @@ A storage keeps, for each key, one :class:`Record` of stored responses, and bodi
 nothing of freshness: of a response's times it looks at ``confirmed`` alone, to keep nothing longer than its ``ttl``.
 
 Everything here is synchronous and safe to call from any thread; asynchronous callers go through threads. What the
-disk or the network does (full, read-only, gone, damaged) is never an exception here: a read finds nothing, a write
-stores nothing, and the storage logs one warning for each cause and interval.
+disk or the network does (full, read-only, gone, failing) is never an exception here: a read finds nothing, a write
+stores nothing, and the storage logs one warning for each cause and interval. Of bodies it is told apart whether they
+are damaged or cannot be read now (no descriptor is left, a server does not answer): the former are to be removed, the
+latter are not.
 
 ``wait=False`` asks for an answer at once: a call that would have to wait for the medium raises
 :class:`BlockingIOError` instead, and the caller repeats it in a thread.
@@ -19,10 +21,25 @@ from typing import Protocol, runtime_checkable
 
 from ..rfc9111.message import BodyRef, StoredResponse
 
-__all__ = ["BodyDamaged", "BodyReader", "BodyWriter", "Claim", "Growing", "Observer", "Record", "Stat", "Storage"]
+__all__ = [
+    "BodyDamaged",
+    "BodyReader",
+    "BodyUnreadable",
+    "BodyWriter",
+    "Claim",
+    "Growing",
+    "Observer",
+    "Record",
+    "Stat",
+    "Storage",
+]
 
 
-class BodyDamaged(Exception):
+class BodyUnreadable(Exception):
+    """A body cannot be read on. Unless it is :class:`BodyDamaged`, it may be whole, and another time it may be read."""
+
+
+class BodyDamaged(BodyUnreadable):
     """A stored body is not what was stored, or is gone. Raised before a wrong octet is given out."""
 
 
@@ -58,6 +75,7 @@ class BodyReader(Protocol):
         """Up to *size* checked octets at *offset*; empty only at or past the end.
 
         :raises BodyDamaged: the octets there are not those that were stored.
+        :raises BodyUnreadable: the medium does not give them now.
         :raises ValueError: the reader has been closed.
         """
 
@@ -108,7 +126,7 @@ class Claim(Protocol):
 
 
 class Observer(Protocol):
-    """Is told what a storage does, from any thread, at once: it must not wait."""
+    """Is told what a storage does, from any thread, at once: it must not wait, nor raise."""
 
     def evicted(self, reason: str, number: int = 1) -> None:
         """Keys were removed: ``size``, ``age``, ``damaged``."""
@@ -132,6 +150,9 @@ class Storage(Protocol):
     def remote(self) -> bool:
         """Whether also :meth:`claim`, :meth:`growing` and what they give may have to wait for a network."""
 
+    def observe(self, observer: Observer | None) -> None:
+        """Tell *observer*, and nobody else, from now on what happens here, as far as that is known. None: nobody."""
+
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         """The key's record, one generation, never one past the ttl. Opens no body. Counts as a use (recency)."""
 
@@ -149,7 +170,10 @@ class Storage(Protocol):
         """Begin a body of *length* octets (None: unknown) for *key* and reserve room for it. None: no room."""
 
     def open_body(self, ref: BodyRef, *, wait: bool = True) -> BodyReader | None:
-        """Open a body. None: it is gone or damaged. Small bodies are checked whole before this returns."""
+        """Open a body. None: it cannot be had now. Small bodies are checked whole before this returns.
+
+        :raises BodyDamaged: it is gone, or not what was stored.
+        """
 
     def claim(self, flight: str) -> Claim | None:
         """Claim a flight among processes. None: another process has it. A storage of one process always gives it."""
@@ -158,7 +182,12 @@ class Storage(Protocol):
         """The growing body that the claim's holder has published, if it has."""
 
     def scan(self) -> Iterator[Stat]:
-        """What is stored, while others go on storing: in no order, but those of one key together. Not a use."""
+        """What lies there, past the ttl or not, while others go on storing: in no order, but those of one key together.
+
+        Not a use.
+
+        :raises NotImplementedError: the storage cannot list what it holds.
+        """
 
     def close(self) -> None:
         """Release what this process holds. Idempotent. Calls after it find and store nothing."""

@@ -16,7 +16,7 @@ from xxhash import xxh3_64_digest
 from ..rfc9111.message import BodyRef
 from .devices import Descriptor, is_no_file, shut
 from .layout import Home, file_path, is_body
-from .protocol import BodyDamaged, BodyReader
+from .protocol import BodyDamaged, BodyReader, BodyUnreadable
 
 __all__ = ["BLOCK", "MEDIUM", "GrowingReader", "open_reader", "read_file"]
 
@@ -29,22 +29,33 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # as Home.o
 _scratch = threading.local()
 
 
-def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str], None]) -> BodyReader | None:
-    """Open a body. None: it is gone, or not what *ref* says.
+def open_reader(
+    home: Home,
+    ref: BodyRef,
+    *,
+    wait: bool,
+    damaged: Callable[[str], None],
+    warn: Callable[[str, OSError], None],
+) -> BodyReader:
+    """Open a body.
 
     :param damaged: told the name of a body that turns out to be damaged, now or later.
+    :param warn: told what the disk does later.
     :raises BlockingIOError: the answer would have to wait for the medium.
-    :raises OSError: it is there but cannot be read.
+    :raises BodyDamaged: it is gone, or not what *ref* says.
+    :raises OSError: it cannot be read.
     """
     name, length = ref.name, ref.length
     if is_body(name) is None or len(ref.digests) != -(-length // BLOCK) * _DIGEST:
-        return None
+        raise BodyDamaged(f"{name} cannot be a body")
     if not wait and (home.remote or length > BLOCK):
         raise BlockingIOError
     try:
         fd = os.open(file_path(name), _FLAGS, dir_fd=home.fd)
         if length > BLOCK:
-            return _open_blocks(Descriptor(fd), ref, damaged)
+            reader = _Blocks(Descriptor(fd), ref, damaged, warn)
+            reader.check()
+            return reader
         try:
             data = read_file(fd, length, 0, extra=1, wait=wait)
         finally:
@@ -56,18 +67,7 @@ def open_reader(home: Home, ref: BodyRef, *, wait: bool, damaged: Callable[[str]
         if len(data) == length and (not length or xxh3_64_digest(data) == ref.digests):
             return _Memory(data)
     damaged(name)
-    return None
-
-
-def _open_blocks(file: Descriptor, ref: BodyRef, damaged: Callable[[str], None]) -> BodyReader | None:
-    reader = _Blocks(file, ref, damaged)
-    try:
-        reader.check(file)
-    except BodyDamaged as error:
-        if isinstance(error.__cause__, OSError):
-            raise error.__cause__ from None
-        return None
-    return reader
+    raise BodyDamaged(f"{name} is gone or damaged")
 
 
 class _Memory:
@@ -87,23 +87,32 @@ class _Memory:
 class _Blocks:
     """Keeps the block read last, so that reading on in small pieces checks each block once."""
 
-    def __init__(self, file: Descriptor, ref: BodyRef, damaged: Callable[[str], None]) -> None:
+    def __init__(
+        self, file: Descriptor, ref: BodyRef, damaged: Callable[[str], None], warn: Callable[[str, OSError], None]
+    ) -> None:
         self.length = ref.length
         self._file: Descriptor | None = file
         self._ref = ref
         self._damaged = damaged
+        self._warn = warn
         self._last = (-1, b"")
 
-    def check(self, file: Descriptor) -> None:
+    def check(self) -> None:
         """What can be checked before the first octet is given out.
 
         :raises BodyDamaged: it is not what was stored.
+        :raises OSError: it cannot be read.
         """
-        if os.fstat(file.number).st_size != self.length:
+        if os.fstat(self._open().number).st_size != self.length:
             raise self._damage()
         if self.length <= MEDIUM:
             for index in range(-(-self.length // BLOCK)):
-                self._block(index, wait=True)
+                self._load(index, wait=True)
+
+    def _open(self) -> Descriptor:
+        if self._file is None:
+            raise ValueError("read of a closed body")
+        return self._file
 
     def _damage(self) -> BodyDamaged:
         self._damaged(self._ref.name)
@@ -119,15 +128,17 @@ class _Blocks:
         last, data = self._last
         if last == index:
             return data
-        if (file := self._file) is None:
-            raise ValueError("read of a closed body")
-        size = min(BLOCK, self.length - index * BLOCK)
         try:
-            data = read_file(file.number, size, index * BLOCK, wait=wait)
+            return self._load(index, wait=wait)
         except BlockingIOError:
             raise
         except OSError as error:
-            raise BodyDamaged(f"{self._ref.name} cannot be read") from error
+            self._warn("reading a body", error)
+            raise BodyUnreadable(f"{self._ref.name} cannot be read") from error
+
+    def _load(self, index: int, *, wait: bool) -> bytes:
+        file, size = self._open(), min(BLOCK, self.length - index * BLOCK)
+        data = read_file(file.number, size, index * BLOCK, wait=wait)
         if xxh3_64_digest(data) != self._ref.digests[index * _DIGEST : (index + 1) * _DIGEST]:
             raise self._damage()
         self._last = (index, data)
@@ -162,7 +173,7 @@ class GrowingReader:
         try:
             data = os.pread(file.number, size, offset)
         except OSError as error:
-            raise BodyDamaged("a growing body cannot be read") from error
+            raise BodyUnreadable("a growing body cannot be read") from error
         if not data:
             raise BodyDamaged("a growing body has been cut")
         return data

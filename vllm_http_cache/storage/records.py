@@ -1,12 +1,14 @@
 """Records as octets: eight of magic, eight of checksum, then MessagePack.
 
-Decoding takes any octets and never raises: what is damaged, foreign, of another version or of another key is None.
+Decoding takes any octets and never raises: what is damaged, foreign, of another version or of another key is None, and
+so is what cannot be an answer (RFC 9110 sections 5.1, 5.5 and 15): every client can hand out what is decoded.
 Nothing that is read can execute, and memory is bounded by the size of the input, itself bounded by ``LARGEST``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
@@ -24,9 +26,16 @@ _RECORD = b"vhcrec\x00\x01"
 _GROWING = b"vhcgro\x00\x01"
 _HEAD = 16
 
+_of_tokens = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]*").fullmatch
+_UNFIT = r"\0\r\n\u0100-\U0010ffff"  # for a value
+_of_values = re.compile(f"[^{_UNFIT}]*").fullmatch
+
 
 def encode(key: str, responses: Iterable[StoredResponse]) -> bytes:
-    """:raises ValueError: more than ``LARGEST`` octets, or a number of more than 64 bits."""
+    """Field lines whose name is no token are left out, and for CR, LF and NUL stands a space (RFC 9110 section 5.5).
+
+    :raises ValueError: more than ``LARGEST`` octets, or a number of more than 64 bits.
+    """
     return _seal(_RECORD, [key, [_pack(stored) for stored in responses]])
 
 
@@ -86,36 +95,51 @@ def _open(magic: bytes, data: bytes) -> list[Any]:
 
 
 def _pack(stored: StoredResponse) -> list[Any]:
-    body = stored.body
+    body, lines, reason = stored.body, stored.fields.lines, stored.reason
+    if not _are_fit(lines, reason):
+        lines = tuple((name, _fit(value)) for name, value in lines if name and _of_tokens(name))
+        reason = _fit(reason)
     return [
         stored.uri,
         stored.status,
-        list(stored.fields.lines),
+        list(lines),
         list(stored.selecting),
         float(stored.request_time),
         float(stored.response_time),
         float(stored.confirmed),
         None if body is None else [body.name, body.length, body.digests],
-        stored.reason,
+        reason,
         stored.first,
     ]
 
 
 def _unpack(packed: Any) -> StoredResponse:
     uri, status, fields, selecting, requested, responded, confirmed, body, reason, first = packed
-    times = (requested, responded, confirmed)
+    times, lines = (requested, responded, confirmed), _pairs(fields)
     if not all(type(time) is float and isfinite(time) for time in times):
         raise ValueError("a time that is none")
+    if not 200 <= _number(status) <= 599 or status == 304 or not _are_fit(lines, _text(reason)):
+        raise ValueError("a head that is no answer's")
     return StoredResponse(
         _text(uri),
-        _number(status),
-        Fields(_pairs(fields)),
+        status,
+        Fields(lines),
         tuple(_pairs(selecting)),
         *times,
         None if body is None else _body(*body),
-        _text(reason),
+        reason,
         _number(first),
     )
+
+
+def _are_fit(lines: Sequence[tuple[str, str]], reason: str) -> bool:
+    """Can every client hand these out? Names are tokens, values octets but for CR, LF and NUL."""
+    names, values = [name for name, _ in lines], [value for _, value in lines]
+    return "" not in names and bool(_of_tokens("".join(names)) and _of_values("".join([reason, *values])))
+
+
+def _fit(value: str) -> str:
+    return re.sub(f"[{_UNFIT}]", " ", value)
 
 
 def _body(name: Any, length: Any, digests: Any) -> BodyRef:

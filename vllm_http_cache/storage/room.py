@@ -48,8 +48,9 @@ class Limits:
     free_space_floor: int | None
 
     def __post_init__(self) -> None:
-        if not all(limit >= 0 for limit in (self.largest, self.ttl, self.free_space_floor or 0)):
-            raise ValueError("a limit is a number of octets or seconds, 0 or more")
+        octets = (self.max_size, self.max_entry_size or 0, self.free_space_floor or 0)
+        if not all(0 <= limit < 2**63 for limit in octets) or not self.ttl >= 0:
+            raise ValueError("a limit is a number of octets below 2**63, or of seconds, 0 or more")
 
     @property
     def largest(self) -> int:
@@ -124,7 +125,10 @@ class Room:
             is_bound = amount + 2 * place.home.slack + page.account(HOME) > self._limits.max_size
         if not could_have:
             if not is_bound:
-                self._warn("reserving room", OSError(ENOSPC, "the device must keep some free space"))
+                self._warn(
+                    "reserving room",
+                    OSError(ENOSPC, "the device must keep some free space (MEDIA_CACHE_FREE_SPACE_FLOOR_MB)"),
+                )
             return False
         deadline = time.monotonic() + PATIENCE
         request = object()
@@ -181,9 +185,6 @@ class Room:
             if granted:
                 self._waiting.pop(request, None)  # before the janitor can count it twice
             due = self._sweep_is_due(page) or space.surplus(amount if granted else 0)
-            used = page.used
-        if self.observer is not None:
-            self.observer.holds(octets=used)
         if due or time.monotonic() >= self._next_round:
             self._next_round = time.monotonic() + ROUND
             self._janitor.ask()
@@ -197,6 +198,11 @@ class Room:
                 with suppress(OSError):  # then it does not count
                     self._files_found += len(home.names(folder))
         return self._files_found
+
+    def tell(self, used: int) -> None:
+        """Octets that are used, as the ledger has just said."""
+        if self.observer is not None:
+            self.observer.holds(octets=used)
 
     def suspect(self, name: str) -> None:
         """Have the janitor look at the record of a key, or at a body, that seems to be of no use any more."""
@@ -312,6 +318,10 @@ class Room:
             return 0
         with self._alone(place, OPERATORS_PATIENCE) as sweep:
             return sum(sweep.evict(lambda _: size))
+
+    def settle(self) -> None:
+        """Wait until what has been asked for so far has been tidied up."""
+        self._janitor.rest(OPERATORS_PATIENCE)
 
     def sweep(self) -> None:
         """Bury the dead and look through everything.

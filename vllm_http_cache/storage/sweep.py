@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .layout import FOLDERS, Home, file_path, is_body, is_key
 from .ledger import HOME, Ledger, Page
@@ -43,6 +43,15 @@ def count(ledger: Ledger) -> None:
             ledger.save(page)
 
 
+class _Turn(NamedTuple):
+    """Octets freed, keys gone, octets still used, and when it began (monotonic seconds)."""
+
+    freed: int
+    gone: int
+    used: int
+    start: float
+
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """One process's turn to sweep.
@@ -64,29 +73,37 @@ class Sweep:
 
         :param goal: asked again before each turn.
         """
-        by_use = self._least_recently_used()
         with self.ledger.locked() as page:
             excess = page.used - goal(page)
+        if excess <= 0:
+            return
+        found = self._by_use()
+        keys = sum(map(len, found))
+        by_use = merge(*found)  # sorting all at once would keep the interpreter to itself
         while victims := _choose(by_use, excess):
             for folder, chosen in victims.items():
                 with self._confined(folder):
                     files = _by_key(folder, self.home.names(folder))
                     while chosen:
-                        freed, start = self._evict_some(folder, chosen, files, goal)
-                        if freed is None:
+                        turn = self._evict_some(folder, chosen, files, goal)
+                        if turn is None:
                             return
-                        excess -= freed  # the page cannot always be told
-                        yield freed
-                        _rest(start)
+                        excess -= turn.freed  # the page cannot always be told
+                        keys -= turn.gone
+                        if self.observer is not None and turn.gone:
+                            self.observer.evicted("size", turn.gone)
+                            self.observer.holds(octets=turn.used, keys=keys)
+                        yield turn.freed
+                        _rest(turn.start)
 
     def _evict_some(
         self, folder: str, chosen: dict[str, int], files: dict[str, list[str]], goal: Callable[[Page], int]
-    ) -> tuple[int | None, float]:
-        """One turn: octets freed, None when no more need be, and when it began (monotonic seconds)."""
+    ) -> _Turn | None:
+        """None: no more need go."""
         home, ledger, gone = self.home, self.ledger, 0
         with ledger.locked() as page:
             if page.used <= goal(page):
-                return None, 0.0
+                return None
             with ledger.changing(page, int(folder, 16), removing=True) as amounts:
                 start = time.monotonic()
                 while chosen:
@@ -98,17 +115,15 @@ class Sweep:
                     if time.monotonic() - start >= TURN:
                         break
                 home.remove_folder(folder)
-        if self.observer is not None and gone:
-            self.observer.evicted("size", gone)
-        return -sum(amounts), start
+        return _Turn(-sum(amounts), gone, page.used, start)
 
-    def _least_recently_used(self) -> Iterator[tuple[int, str, int]]:
-        """As :func:`_by_use`, of all folders. Sorting all at once would keep the interpreter to itself."""
+    def _by_use(self) -> list[list[tuple[int, str, int]]]:
+        """As the function, of each folder."""
         found: list[list[tuple[int, str, int]]] = []
         for folder in FOLDERS:
             with self._confined(folder):
                 found.append(_by_use(self.home, folder, self.clock(), self.disk))
-        yield from merge(*found)
+        return found
 
     @contextmanager
     def _confined(self, folder: str) -> Iterator[None]:
@@ -159,8 +174,6 @@ class Sweep:
                 named |= names(record.responses)
             if loaded is not None and (record is None or loaded.visible(now - ttl, now + SKEW) is not record):
                 drop(key)
-                if self.observer is not None:
-                    self.observer.evicted("age" if record else "damaged")
         loose = [name for name in listed if name not in named and self._is_loose(shelf, folder, name)]
         with ledger.locked() as page:
             page.looked = number + 1

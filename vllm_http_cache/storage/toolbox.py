@@ -14,11 +14,13 @@ from urllib.parse import urlsplit
 from ..rfc9111.message import BodyRef, StoredResponse
 from .files import FileStorage
 from .layout import FOLDERS, is_key
-from .protocol import BodyDamaged, BodyReader, Record, Stat, Storage
+from .protocol import BodyDamaged, BodyReader, BodyUnreadable, Record, Stat, Storage
 from .readers import BLOCK, open_reader
 
 __all__ = [
+    "Choice",
     "Usage",
+    "answers",
     "by_host",
     "by_uri",
     "has_newer",
@@ -28,6 +30,7 @@ __all__ = [
     "put",
     "put_body",
     "put_file",
+    "settle",
     "sweep",
     "trim",
     "usage",
@@ -83,6 +86,11 @@ def sweep(storage: FileStorage) -> None:
     storage._room.sweep()
 
 
+def settle(storage: FileStorage) -> None:
+    """Wait until what this process has begun to remove is gone; half a minute at most."""
+    storage._room.settle()
+
+
 def by_uri(uri: str) -> Choice:
     """Chooses the responses stored under exactly this target URI."""
     return lambda stat: stat.stored.uri == uri
@@ -106,16 +114,16 @@ def _host(uri: str) -> str | None:
         return None
 
 
-def purge(storage: Storage, choice: Choice) -> int:
+def purge(storage: FileStorage, choice: Choice) -> int:
     """Remove the stored responses that *choice* chooses; how many they were."""
     return sum(_remove(storage, stat.key, stat.stored) for stat in storage.scan() if choice(stat))
 
 
-def _remove(storage: Storage, key: str, stored: StoredResponse) -> bool:
-    while (record := storage.read(key)) is not None and stored in record.responses:
+def _remove(storage: FileStorage, key: str, stored: StoredResponse) -> bool:
+    while (record := storage.look(key)) is not None and stored in record.responses:
         kept = tuple(other for other in record.responses if other != stored)
         if storage.swap(key, record, Record(kept)):
-            record = storage.read(key)
+            record = storage.look(key)
             return record is None or stored not in record.responses
     return False
 
@@ -137,24 +145,29 @@ def verify(storage: FileStorage, *, drop: bool = False) -> Iterator[tuple[Stat, 
             yield stat, sound
 
 
-def _is_as_stored(storage: FileStorage, ref: BodyRef) -> bool:
-    """:raises OSError: nobody knows."""
+def _is_as_stored(storage: FileStorage, ref: BodyRef) -> bool | None:
+    """None: nobody knows.
+
+    :raises OSError: the same.
+    """
     place = storage._access.reading()
-    reader = open_reader(place.home, ref, wait=True, damaged=lambda _: None) if place else None
+    if place is None:
+        return None
     try:
-        return reader is not None and _read_through(reader) == ref.length
-    except BodyDamaged as error:
-        if isinstance(error.__cause__, OSError):
-            raise error.__cause__ from None
+        reader = open_reader(place.home, ref, wait=True, damaged=lambda _: None, warn=storage._troubles.warn)
+        return _read_through(reader) == ref.length
+    except BodyDamaged:
         return False
+    except BodyUnreadable:
+        return None
 
 
 def is_sound(storage: Storage, ref: BodyRef) -> bool:
-    """Whether every octet of a body is there and is what was stored."""
-    reader = storage.open_body(ref)
+    """Whether every octet of a body is there, is what was stored, and can be read now."""
     try:
+        reader = storage.open_body(ref)
         return reader is not None and _read_through(reader) == ref.length
-    except BodyDamaged:
+    except BodyUnreadable:
         return False
 
 
@@ -201,7 +214,7 @@ def put(storage: Storage, key: str, stored: StoredResponse, *, unless_newer: boo
         record = storage.read(key)
         if unless_newer and _has_newer(record, stored):
             return False
-        others = tuple(other for other in _responses(record) if _answers(other) != _answers(stored))
+        others = tuple(other for other in _responses(record) if answers(other) != answers(stored))
         swapped = storage.swap(key, record, Record((*others, stored)))
     record = storage.read(key)
     return record is not None and stored in record.responses
@@ -214,7 +227,7 @@ def has_newer(storage: Storage, key: str, stored: StoredResponse) -> bool:
 
 def _has_newer(record: Record | None, stored: StoredResponse) -> bool:
     return any(
-        _answers(other) == _answers(stored) and other.confirmed >= stored.confirmed for other in _responses(record)
+        answers(other) == answers(stored) and other.confirmed >= stored.confirmed for other in _responses(record)
     )
 
 
@@ -222,5 +235,6 @@ def _responses(record: Record | None) -> tuple[StoredResponse, ...]:
     return record.responses if record else ()
 
 
-def _answers(stored: StoredResponse) -> tuple[object, ...]:
+def answers(stored: StoredResponse) -> tuple[object, ...]:
+    """What requests it answers: a stored response takes the place of another for the same ones."""
     return stored.selecting, stored.first, stored.status == 206

@@ -13,7 +13,7 @@ __all__ = ["register"]
 
 def register() -> None:
     """Put the cache under vLLM's media. Idempotent; raises nothing, as that would end vLLM."""
-    if not os.environ.get("VLLM_MEDIA_CACHE") or os.environ.get("MEDIA_CACHE_MODE") == "off":
+    if not os.environ.get("VLLM_MEDIA_CACHE", "").strip() or os.environ.get("MEDIA_CACHE_MODE", "").strip() == "off":
         return
     try:
         from .install import install

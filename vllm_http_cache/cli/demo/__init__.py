@@ -10,9 +10,10 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
@@ -20,6 +21,7 @@ from rich.table import Table
 from vllm_http_cache import Cache, FileStorage
 from vllm_http_cache.storage.layout import OWN
 
+from ..terminal import printable, writing
 from .clients import CLIENTS, Fetch
 from .origin import Exchange, Origin, Resource, picture
 
@@ -70,12 +72,20 @@ class Cell:
         return f"[{'red' if self.complaint else 'green'}]{seen or 'nothing'}[/]"
 
 
+class Console(RichConsole):
+    """One whose output, where it cannot be written, ends the command."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with writing():
+            super().print(*objects, **options)
+
+
 def run(folder: Path | None) -> bool:
     """Play all scenes, print what happened, and tell whether everything was as it should be."""
     console = Console()
     console.width = max(console.width, NARROWEST)  # rather lines that the terminal wraps than columns left out
     if complaint := _unfit(folder):
-        console.print(f"vllm-http-cache: {complaint}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"vllm-http-cache: {printable(complaint)}", highlight=False, soft_wrap=True, markup=False)
         return False
     start = time.monotonic()
     with ExitStack() as stack:
@@ -176,13 +186,14 @@ def _wire_table(columns: dict[str, list[Cell]], together: Cell) -> Table:
 
 def _look_into(folder: Path, console: Console, *, kept: bool) -> list[str]:
     """Print the folder's sizes. The complaints: above its bound, or it holds what was not to be stored."""
+    where = printable(str(folder))
     files = [path for path in folder.rglob("*") if path.is_file()]
     folders = [path for path in folder.rglob("*") if path.is_dir()]
     occupied = sum(path.stat().st_blocks * 512 for path in [*files, *folders])
     with _open(folder) as cache:
         responses = sum(1 for _ in cache.storage.scan())
     console.print(
-        f"{folder} {'holds' if kept else 'held'} {responses} responses in {len(files)} files and {len(folders)} folders"
+        f"{where} {'holds' if kept else 'held'} {responses} responses in {len(files)} files and {len(folders)} folders"
         f": {decimal(occupied)} on disk, of {decimal(MAX_SIZE)} at most{'' if kept else ' (removed)'}.",
         highlight=False,
         soft_wrap=True,

@@ -14,11 +14,9 @@ What is lost on each way stands with each of them.
 from __future__ import annotations
 
 try:
-    import hishel as _  # noqa: F401
+    from .ours import as_hishel, as_hishel_async
+    from .theirs import HishelStorage
 except ImportError as error:
     raise ImportError("vllm_http_cache.storage.hishel needs hishel 2: pip install vllm-http-cache[hishel]") from error
-
-from .ours import as_hishel, as_hishel_async
-from .theirs import HishelStorage
 
 __all__ = ["HishelStorage", "as_hishel", "as_hishel_async"]

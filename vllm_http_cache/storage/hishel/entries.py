@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from hishel import Entry, Headers, Request, Response
 
 from ...rfc9111.message import BodyRef, Fields, StoredResponse
-from ..protocol import BodyReader, BodyWriter, Record, Storage
+from ..protocol import BodyDamaged, BodyReader, BodyWriter, Record, Storage
 from .failing_open import FailOpen
 from .translating import octets, to_fields, to_headers
 
@@ -79,7 +79,7 @@ class Entries(FailOpen):
         self._arriving: WeakValueDictionary[UUID, Arriving] = WeakValueDictionary()
 
     def find(self, key: str, *, wait: bool = True) -> list[tuple[Entry, BodyReader]]:
-        """The key's entries, their bodies open. What has expired or is damaged goes.
+        """The key's entries whose bodies can be had, and these open. What has expired or is damaged goes.
 
         :raises BlockingIOError: with ``wait=False``, when they cannot be had at once.
         """
@@ -100,14 +100,16 @@ class Entries(FailOpen):
                 ticket = Ticket.of(stored)
                 if ticket is None or ticket.key != digest.hex() or ticket.expired(now) or stored.body is None:
                     continue
-                reader = self.storage.open_body(stored.body, wait=wait)
+                try:
+                    reader = self.storage.open_body(stored.body, wait=wait)
+                except BodyDamaged as damage:
+                    if not wait:
+                        raise BlockingIOError from damage
+                    self.edit(UUID(ticket.id), lambda _: None)
+                    continue
                 if reader is not None:
                     opened.callback(reader.close)
                     found.append((_entry(ticket, stored), reader))
-                elif wait:
-                    self.edit(UUID(ticket.id), lambda _: None)
-                else:
-                    raise BlockingIOError
             opened.pop_all()
         return found
 

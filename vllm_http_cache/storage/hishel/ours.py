@@ -31,7 +31,7 @@ def as_hishel(
     """*storage*, with its bound, its checks and its recency, under hishel's synchronous transports and adapters.
 
     hishel's contract holds: entries of several variants, ``ttl`` and ``tti``, removal while an entry is being written,
-    streams that save as they are read, and give all of a body or raise (:class:`~.protocol.BodyDamaged`).
+    streams that save as they are read, and give all of a body or raise (:class:`~.protocol.BodyUnreadable`).
 
     What is lost, or different from hishel's own storages:
 

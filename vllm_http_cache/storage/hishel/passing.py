@@ -11,7 +11,7 @@ from xxhash import xxh3_64_digest
 
 from ...rfc9111.message import BodyRef, StoredResponse
 from ..devices import Descriptor, write_all
-from ..protocol import BodyDamaged
+from ..protocol import BodyDamaged, BodyUnreadable
 from ..readers import BLOCK, MEDIUM, GrowingReader
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class EntryReader:
     """Reads the stream of an entry of hishel's a block at a time. Keeps the block read last."""
 
     def __init__(self, storage: HishelStorage, ref: BodyRef) -> None:
-        """:raises BodyDamaged: it is gone, or not what was stored, as far as it is checked before the first read."""
+        """:raises BodyDamaged: it is gone, or not what was stored, as far as it is checked before the first read.
+        :raises Exception: it cannot be read.
+        """
         self.length = ref.length
         self._storage = storage
         self._ref = ref
@@ -108,16 +110,16 @@ class EntryReader:
 
     def _seek(self, index: int) -> None:
         if not self._storage._usable:
-            raise BodyDamaged("its storage is closed, or another process's")
+            raise BodyUnreadable("its storage is closed, or another process's")
         try:
             if index < self._index:
                 self._restart()
             while self._index < index:
                 self._advance()
-        except BodyDamaged:
+        except BodyUnreadable:
             raise
         except Exception as error:
-            raise BodyDamaged(f"{self._ref.name} cannot be read") from error
+            raise BodyUnreadable(f"{self._ref.name} cannot be read") from error
 
     def _advance(self) -> None:
         index = self._index + 1

@@ -19,7 +19,7 @@ from ...rfc9111.message import BodyRef, StoredResponse
 from .. import records
 from ..claims import NoClaim
 from ..devices import Descriptor
-from ..protocol import BodyDamaged, BodyReader, BodyWriter, Record, Stat
+from ..protocol import BodyDamaged, BodyReader, BodyUnreadable, BodyWriter, Observer, Record, Stat
 from ..sweep import SKEW
 from .failing_open import FailOpen
 from .passing import EntryReader, TemporaryWriter
@@ -52,13 +52,14 @@ class HishelStorage(FailOpen):
       again ``ttl`` seconds after it was.
     - The bound and recency are hishel's: SQLite's ``max_size``, against which removed bodies count for some minutes,
       Redis' ``maxmemory``.
-    - :meth:`scan` finds nothing, for hishel does not list.
+    - :meth:`scan` raises :class:`NotImplementedError`, for hishel does not list.
     - Processes that want the same at once each download it: there are no claims and no growing bodies among them.
     - A removed or evicted body stays readable for hishel's ``soft_delete_ttl``; after :meth:`close` no body is.
     - Reading at an offset reads what lies before it; reading backwards starts again.
     - A forked child finds and stores nothing, since SQLite's connections do not survive a fork.
     - hishel logs its own failures, each of them. When it takes a second or more to read or change a record, nothing is
       read, stored or removed for ten seconds, so that not every request waits for it.
+    - An observer is told of failures alone: hishel does not say what it evicts, nor what it holds.
 
     :param hishel_storage: closed with this one; transports of hishel's may share it until then.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps. Given to hishel
@@ -108,6 +109,9 @@ class HishelStorage(FailOpen):
 
     def _lock(self, key: str) -> threading.Lock:
         return self._locks[int(key[:2], 16) % len(self._locks)]
+
+    def observe(self, observer: Observer | None) -> None:
+        self._troubles.observer = observer
 
     def read(self, key: str, *, wait: bool = True) -> Record | None:
         if not wait:
@@ -197,24 +201,29 @@ class HishelStorage(FailOpen):
     def open_body(self, ref: BodyRef, *, wait: bool = True) -> BodyReader | None:
         if not wait:
             raise BlockingIOError
-        return self._attempt("opening a body", lambda: self._open_body(ref), None)
+        opened = self._attempt("opening a body", lambda: self._open_body(ref), None)
+        if isinstance(opened, BodyDamaged):
+            raise opened
+        return opened
 
-    def _open_body(self, ref: BodyRef) -> BodyReader | None:
+    def _open_body(self, ref: BodyRef) -> BodyReader | BodyDamaged | None:
         try:
             return EntryReader(self, ref)
-        except BodyDamaged:
+        except BodyDamaged as damage:
+            return damage
+        except BodyUnreadable:
             return None
 
     def _chunks(self, ref: BodyRef) -> Iterator[bytes]:
         """A body as hishel gives it.
 
-        :raises BodyDamaged: it is gone.
+        :raises BodyUnreadable: there is none: it is gone, and its record with it, or hishel could not read it.
         """
         key = ref.name[:64]
         for entry in self._hishel.get_entries(_place(key)):
             if _name(key, entry) == ref.name:
                 return cast("Iterator[bytes]", entry.response.stream)
-        raise BodyDamaged(f"{ref.name} is gone")
+        raise BodyUnreadable(f"{ref.name} is not there")
 
     @property
     def remote(self) -> bool:
@@ -227,7 +236,7 @@ class HishelStorage(FailOpen):
         return None
 
     def scan(self) -> Iterator[Stat]:
-        return iter(())
+        raise NotImplementedError(f"hishel's {type(self._hishel).__name__} cannot list what it holds")
 
     def close(self) -> None:
         self._attempt("closing", self._hishel.close, None)
