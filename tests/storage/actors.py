@@ -97,6 +97,21 @@ def die_in(path: Path, operation: Callable[[FileStorage], None], nth: int) -> No
 # Others.
 
 
+def store_as_member(path: Path, user: int, nth: int) -> None:
+    """Store as one of a group, and be killed when the nth file or folder is about to be shared with it."""
+    os.setgroups([])
+    os.setgid(12345)
+    os.setuid(user)
+    os.umask(0o077)
+    storage = quiet(FileStorage(path, group=True))
+    with intercepted(Nth(nth, die, only="fchmod")):
+        assert storage.claim(FLIGHT)
+        assert store(storage, KEY, NEW)
+        sweep(storage)
+    assert trim(storage, 0)
+    os._exit(0)
+
+
 def write_and_wait(path: Path, size: int) -> None:
     """Be in the middle of a body until killed."""
     storage = FileStorage(path)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.storage import actors
 from tests.storage.conftest import Make
 from tests.storage.faults import Nth, fail, intercepted
-from tests.storage.helpers import key, load, needs_root, own_folder, response, store, warnings, works_not
+from tests.storage.helpers import key, load, needs_root, own_folder, response, store, v1, warnings, works_not
 from vllm_http_cache.storage.files import FileStorage
 
 KEY = key("owners")
@@ -124,16 +128,88 @@ def test_a_folder_that_may_only_be_read_serves_hits(make: Make, tmp_path: Path) 
     assert len(lines) == 3, "one warning"
 
 
-@pytest.mark.parametrize("nth", range(1, 5))
-def test_a_shared_folder_that_was_being_made_is_shared_by_the_next(make: Make, tmp_path: Path, nth: int) -> None:
+@needs_root
+def test_what_its_maker_killed_did_not_share_keeps_no_member_out() -> None:
+    nth, status = 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        nth += 1
+        with TemporaryDirectory() as folder:
+            os.chown(folder, 0, 12345)
+            os.chmod(folder, 0o2770)
+            status = actors.run(actors.store_as_member, Path(folder), 54321, nth) or 0
+            assert actors.run(actors.store_as_member, Path(folder), 54322, 1000) == 0, nth
+    assert status == 0
+    assert nth > 10
+
+
+@needs_root
+def test_a_tag_that_only_its_maker_may_write_keeps_no_member_out() -> None:
+    with TemporaryDirectory() as folder:
+        own_folder(folder).mkdir()
+        tag = own_folder(folder) / "CACHEDIR.TAG"
+        tag.touch(0o600)
+        for path in (Path(folder), own_folder(folder)):
+            os.chown(path, 54321, 12345)
+            path.chmod(0o2770)
+        assert actors.run(actors.store_as_member, Path(folder), 54322, 1000) == 0
+        assert tag.exists()
+
+
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_what_could_not_be_shared_is_shared_by_its_owner_at_the_next_use(make: Make, tmp_path: Path, nth: int) -> None:
     (tmp_path / "cache").mkdir()
-    with intercepted(Nth(nth, fail(errno.EIO), only="chmod")):
+    with intercepted(Nth(nth, fail(errno.EIO), only="fchmod")):
         store(make(group=True), KEY, b"x")
     assert store(make(group=True), KEY, b"x")
-    folders = [own_folder(tmp_path / "cache"), *own_folder(tmp_path / "cache").rglob("*")]
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folders if path.is_dir()}
-    modes.pop(KEY[:2])
-    assert set(modes.values()) == {0o2770}, modes
+    assert set(modes_of_folders(tmp_path / "cache").values()) == {0o2770}
+
+
+def modes_of_folders(path: Path) -> dict[str, int]:
+    folders = [own_folder(path), *own_folder(path).rglob("*")]
+    return {folder.name: stat.S_IMODE(folder.stat().st_mode) for folder in folders if folder.is_dir()}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_made_in_a_folder_is_shared_as_the_folder_is(make: Make, tmp_path: Path, shared: bool) -> None:
+    """Also by a server of the same user that was told otherwise."""
+    assert store(make(group=shared), KEY, b"x")
+    other = make(group=not shared)
+    assert store(other, key(2), b"y")
+    writer = other.create_body(KEY, None)
+    assert writer
+    mode, file_modes = (0o2770, {0o660, 0o440}) if shared else (0o700, {0o600, 0o400})
+    assert set(modes_of_folders(tmp_path / "cache").values()) == {mode}
+    files = [path for path in v1(tmp_path / "cache").rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == file_modes
+    writer.abort()
+
+
+def test_a_cache_made_anew_in_a_shared_folder_is_shared(make: Make, tmp_path: Path) -> None:
+    assert store(make(group=True), KEY, b"x")
+    shutil.rmtree(v1(tmp_path / "cache"))
+    assert store(make(), KEY, b"y")
+    assert set(modes_of_folders(tmp_path / "cache").values()) == {0o2770}
+
+
+def test_a_folder_that_its_owner_has_taken_from_the_group_is_shared_when_it_changes(make: Make, tmp_path: Path) -> None:
+    storage = make(group=True)
+    assert store(storage, KEY, b"x")
+    (v1(tmp_path / "cache") / KEY[:2]).chmod(0o700)
+    assert store(storage, KEY, b"y")
+    assert modes_of_folders(tmp_path / "cache")[KEY[:2]] == 0o2770
+
+
+@pytest.mark.parametrize("mode, full, shared", [(0o700, False, True), (0o700, True, False), (0o750, False, False)])
+def test_a_users_folder_is_shared_only_if_its_maker_may_have_died_before(
+    make: Make, tmp_path: Path, mode: int, full: bool, shared: bool
+) -> None:
+    path = tmp_path / "cache"
+    path.mkdir()
+    path.chmod(mode)
+    if full:
+        (path / "theirs").touch()
+    assert store(make(group=True), KEY, b"x")
+    assert stat.S_IMODE(path.stat().st_mode) == (0o2770 if shared else mode)
 
 
 def test_a_umask_that_takes_write_permission_makes_nothing_look_whole(storage: FileStorage) -> None:

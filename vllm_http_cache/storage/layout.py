@@ -53,15 +53,18 @@ def file_path(name: str) -> str:
 
 
 class Home:
-    """The open ``v1`` folder, and the one it was found in: ``..`` is another once ``v1`` is moved."""
+    """The open ``v1`` folder, and the one it was found in: ``..`` is another once ``v1`` is moved.
 
-    def __init__(self, path: str, parent: int, fd: int, *, group: bool) -> None:
+    What is made in it is shared with a group if it is, whatever this process was told.
+    """
+
+    def __init__(self, path: str, parent: int, fd: int) -> None:
         self.path = path
         self.parent = parent
         self.fd = fd
-        self.group = group
         status = os.fstat(fd)
         self._identity = status.st_dev, status.st_ino
+        self.group = group = _is_shared(status)
         self._file_system = file_system(fd)
         self.remote = is_remote(self._file_system)
         self._block = max(min(max(os.fstatvfs(fd).f_frsize, _BLOCK), _LARGEST_BLOCK), self._smallest())
@@ -138,6 +141,8 @@ class Home:
         if status is None:
             return 0
         if stat.S_ISDIR(status.st_mode):
+            if self.group and not _is_shared(status):
+                self.make_folder(path)
             return status.st_blocks * 512
         self.unlink(path)
         return 0
@@ -148,7 +153,8 @@ class Home:
         try:
             fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
         except OSError as error:
-            if not (flags & os.O_CREAT and is_no_file(error)) or isinstance(error, FileNotFoundError):
+            in_the_way = isinstance(error, PermissionError) or is_no_file(error)
+            if not (flags & os.O_CREAT and in_the_way) or isinstance(error, FileNotFoundError):
                 raise
             self._clear(path)
             fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
@@ -160,15 +166,7 @@ class Home:
 
     def make_folder(self, path: str) -> None:
         """Make a folder unless it is there."""
-        try:
-            os.mkdir(path, 0o700, dir_fd=self.fd)
-        except FileExistsError:
-            if self.group:
-                self._with_folder(path, _share_own)
-            return
-        if self.group:
-            _share_folder(path, self.fd)
-        if self._file_system == "xfs":
+        if _make_folder(path, self.fd, group=self.group) and self._file_system == "xfs":
             self._with_folder(path, lambda fd: allocate_exactly(fd, self._block))
 
     def _with_folder(self, path: str, act: Callable[[int], T]) -> T:
@@ -188,22 +186,20 @@ class Home:
             self.remove_folder(path)
 
     def _clear(self, path: str) -> None:
-        """Remove what is in the place of a file: an empty folder, a link, a pipe. No file: it is another process's."""
+        """Remove what is in the place of a file: an empty folder, a link, a pipe, a file that was not shared in time.
+
+        No other file: it is another process's.
+        """
         status = self.status(path)
-        if status is not None and stat.S_ISDIR(status.st_mode):
-            self.remove_folder(path)
-        elif status is not None and not stat.S_ISREG(status.st_mode):
-            self.unlink(path)
+        if status is None:
+            return
+        if stat.S_ISREG(status.st_mode) and not (self.group and _is_left(status)):
+            return
+        self.unlink(path)
 
     def remove_folder(self, path: str) -> bool:
         """Remove a folder if it is empty; whether it has gone."""
-        try:
-            os.rmdir(path, dir_fd=self.fd)
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
+        return _remove_empty(path, self.fd)
 
     def replace(self, source: str, target: str) -> None:
         """Move a finished file to its place, making its folder if need be."""
@@ -222,6 +218,10 @@ class Home:
             return self._with_folder(folder, os.listdir)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except PermissionError:
+            if self.group and self.remove_folder(folder):  # it was not shared in time
+                return []
+            raise
 
 
 def arrive(path: str, *, group: bool, create: bool) -> Home | None:
@@ -238,17 +238,17 @@ def arrive(path: str, *, group: bool, create: bool) -> Home | None:
             raise
         return None
     try:
-        own_fd = _enter(OWN, user_fd, group=group, create=create)
+        own_fd = _enter(OWN, user_fd, group=group, share=group, create=create)
         if own_fd is None:
             return None
         try:
             if create:
                 _tag(own_fd)
-            fd = _enter(FORMAT, own_fd, group=group, create=create)
+            fd = _enter(FORMAT, own_fd, group=group, share=_is_shared(os.fstat(own_fd)), create=create)
             if fd is None:
                 return None
             parent, own_fd = own_fd, None
-            return Home(os.path.join(path, OWN, FORMAT), parent, fd, group=group)
+            return Home(os.path.join(path, OWN, FORMAT), parent, fd)
         finally:
             if own_fd is not None:
                 shut(own_fd)
@@ -260,30 +260,97 @@ def _make_users_folder(path: str, *, group: bool) -> None:
     try:
         os.makedirs(path, 0o700)
     except FileExistsError:
-        return
+        if not group or os.listdir(path) or stat.S_IMODE(os.stat(path).st_mode) != 0o700:
+            return  # somebody has made it as it should be
     if group:
-        os.chmod(path, 0o2770)
+        with suppress(PermissionError):  # another user's
+            os.chmod(path, 0o2770)
 
 
-def _enter(name: str, parent: int, *, group: bool, create: bool) -> int | None:
-    if create:
+def _make_folder(path: str, parent: int, *, group: bool) -> bool:
+    """Make a folder unless it is there; whether this call has.
+
+    Between making and sharing it may be seen, or its maker killed. It is empty then: whoever comes and may not share it
+    removes it and makes another.
+
+    :param group: whether it is to be shared.
+    """
+    made = False
+    for _ in range(8):
         try:
-            os.mkdir(name, 0o700, dir_fd=parent)
-            if group:
-                _share_folder(name, parent)
+            os.mkdir(path, 0o700, dir_fd=parent)
+            made = True
         except FileExistsError:
             pass
+        if not group:
+            break
+        try:
+            status = os.stat(path, dir_fd=parent, follow_symlinks=False)
+            if _is_shared(status) or not stat.S_ISDIR(status.st_mode):
+                break
+            if _share(path, parent) or not _remove_empty(path, parent):
+                break
+        except FileNotFoundError:
+            pass  # others have removed it
+    return made
+
+
+def _share(path: str, parent: int) -> bool:
+    """Share a folder; False: it is another user's."""
+    try:
+        fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    except PermissionError:
+        return False
+    try:
+        os.fchmod(fd, 0o2770)
+    except PermissionError:
+        return False
+    finally:
+        shut(fd)
+    return True
+
+
+def _remove_empty(path: str, parent: int) -> bool:
+    try:
+        os.rmdir(path, dir_fd=parent)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _is_shared(status: os.stat_result) -> bool:
+    """Whether members of its group may make files in a folder, which are the group's then."""
+    return status.st_mode & 0o2070 == 0o2070
+
+
+def _is_left(status: os.stat_result) -> bool:
+    """Whether a file of a shared folder is what its maker, killed, has made and not shared."""
+    return not status.st_size and status.st_mode & 0o060 != 0o060
+
+
+def _enter(name: str, parent: int, *, group: bool, share: bool, create: bool) -> int | None:
+    """:param group: whether a folder may be another member's.
+    :param share: whether it is shared when it is made.
+    """
+    if create:
+        _make_folder(name, parent, group=share)
     try:
         fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     except FileNotFoundError:
         return None
+    except PermissionError:
+        if share and _remove_empty(name, parent):  # it was not shared in time
+            return _enter(name, parent, group=group, share=share, create=create)
+        raise
     except OSError as error:
         if error.errno == ENOTDIR:
             raise NotADirectoryError(ENOTDIR, "a file or a link is in the place of the cache's folder", name) from None
         raise
     try:
-        if group and not set(os.listdir(fd)) - {TAG}:
-            _share_own(fd)
+        if share and not _is_shared(os.fstat(fd)) and not os.listdir(fd):
+            _share(".", fd)
         _check(os.fstat(fd), name, group=group)
     except BaseException:
         shut(fd)
@@ -301,19 +368,7 @@ def _check(status: os.stat_result, name: str, *, group: bool) -> None:
 
 def _is_shared_with_us(status: os.stat_result) -> bool:
     member = os.geteuid() == 0 or status.st_gid in {os.getegid(), *os.getgroups()}
-    return member and status.st_mode & (stat.S_IWGRP | stat.S_ISGID) == stat.S_IWGRP | stat.S_ISGID
-
-
-def _share_folder(path: str, parent: int) -> None:
-    os.chmod(path, 0o2770, dir_fd=parent)
-
-
-def _share_own(fd: int) -> None:
-    """Share a folder that this user, killed, has made and not shared."""
-    status = os.fstat(fd)
-    if status.st_uid == os.geteuid() and status.st_mode & 0o2770 != 0o2770:
-        with suppress(OSError):
-            os.fchmod(fd, 0o2770)
+    return member and _is_shared(status)
 
 
 def _tag(own_fd: int) -> None:
@@ -321,7 +376,10 @@ def _tag(own_fd: int) -> None:
         found = os.stat(TAG, dir_fd=own_fd, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode) or found.st_size >= len(_TAG):
             return
-    fd = os.open(TAG, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
+    try:
+        fd = os.open(TAG, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=own_fd)
+    except PermissionError:
+        return  # another member's, for it to write
     try:
         os.write(fd, _TAG)
     finally:

@@ -42,7 +42,7 @@ SLOTS = 128
 HOME = len(FOLDERS)  # the account of everything outside the folders
 
 NOTE = struct.Struct("<QQ")  # what the file of a slot says: octets held, and the host's number or 0
-_MOST_HELD = 2**48  # more is damage
+_MOST = 2**48  # octets; more is damage, or nobody knows how many
 
 _UNREADABLE = {errno.EACCES, errno.EPERM, errno.EIO}
 
@@ -232,18 +232,26 @@ class Ledger:
         return page
 
     def _noted(self, slot: int) -> int:
-        """Octets that a writer, living or not, has noted as reserved."""
-        fd = -1
+        """Octets that a writer, living or not, has noted as reserved.
+
+        Where a note is missing nobody knows, and nothing is granted until the writer says, or is found dead.
+        """
+        note = self._note(slot)
+        if note is not None:
+            return min(note[0], _MOST)
+        return _MOST if self._home.status(f"writers/{slot}.d") else 0
+
+    def _note(self, slot: int) -> tuple[int, int] | None:
         try:
-            fd = self._home.open(f"writers/{slot}", os.O_RDONLY)
-            note = os.pread(fd, NOTE.size, 0)
+            file = Descriptor(self._home.open(f"writers/{slot}", os.O_RDONLY))
+            held, host = NOTE.unpack(os.pread(file.number, NOTE.size, 0))
+        except struct.error:
+            return None
         except OSError as error:
-            if is_no_file(error):
-                return 0
+            if is_no_file(error) or isinstance(error, PermissionError):
+                return None
             raise
-        finally:
-            shut(fd)
-        return min(NOTE.unpack(note)[0], _MOST_HELD) if len(note) == NOTE.size else 0
+        return held, host
 
     def save(self, page: Page) -> None:
         if self.slot is not None:
