@@ -62,6 +62,43 @@ def test_a_flipped_bit_in_the_ledger_is_noticed(make: Make, tmp_path: Path) -> N
         assert not ledger.Page(bytes(data)).valid()
 
 
+@pytest.mark.parametrize("value", [0, 2**40, 2**62, 2**64 - 1])
+@pytest.mark.parametrize("field", ["used", "reserved"])
+def test_a_sum_that_is_not_that_of_its_parts_is_damage(make: Make, tmp_path: Path, field: str, value: int) -> None:
+    storage = make(max_size=20 * MIB)
+    writer = storage.create_body(KEY, 1)
+    assert writer
+    file = v1(tmp_path / "cache") / "ledger"
+    page = ledger.Page(file.read_bytes())
+    setattr(page, field, value)
+    file.write_bytes(page.sealed())
+    writer.abort()
+    assert store(make(max_size=20 * MIB), key(1), bytes(100))
+    assert ledger_is_exact(storage)
+    assert reserved(storage) == 0
+
+
+@pytest.mark.parametrize("offset, field", [(ledger._ACCOUNTS, "used"), (ledger._RESERVED, "reserved")])
+def test_a_sum_that_nothing_could_be_added_to_is_damage(offset: int, field: str) -> None:
+    page = ledger.Page()
+    page.raw[offset : offset + 8] = bytes([255] * 8)
+    setattr(page, field, 2**64 - 1)
+    assert not ledger.Page(bytes(page.sealed())).valid()
+
+
+def test_no_amount_is_more_than_a_page_can_say() -> None:
+    """A file may say that it has any number of octets."""
+    page = ledger.Page()
+    for number in range(ledger.HOME + 1):
+        page.set_account(number, 2**70)
+    for number in range(ledger.SLOTS):
+        page.set_reservation(number, 2**70)
+    assert ledger.Page(bytes(page.sealed())).valid()
+    page.set_account(0, -1)
+    page.set_reservation(0, -1)
+    assert ledger.Page(bytes(page.sealed())).valid()
+
+
 def test_while_it_has_not_been_counted_nothing_is_stored(make: Make, tmp_path: Path) -> None:
     storage = make(max_size=MIB)
     for number in range(5):
@@ -146,6 +183,23 @@ def test_room_that_a_living_writer_has_yet_to_fill_is_not_given_away_with_the_le
     assert writer.write(bytes(10 * MIB))
     assert writer.commit()
     assert reserved(other) == 0
+
+
+@pytest.mark.parametrize("how", ["emptied"])
+def test_where_nobody_knows_what_a_writer_has_reserved_nothing_is_granted_until_it_says(
+    make: Make, tmp_path: Path, how: str
+) -> None:
+    """Its file has gone together with the ledger."""
+    one, two = make(max_size=20 * MIB), make(max_size=20 * MIB)
+    writer = one.create_body(KEY, 10 * MIB)
+    assert writer
+    (file,) = (path for path in v1(tmp_path / "cache").glob("writers/*") if path.is_file())
+    file.unlink() if how == "removed" else os.truncate(file, 0)
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    assert two.create_body(key(2), 1) is None
+    assert writer.write(bytes(10 * MIB))
+    assert writer.commit()
+    assert store(two, key(2), b"x")
 
 
 @pytest.mark.parametrize("how", ["moved", "linked"])

@@ -52,6 +52,8 @@ _CLEAN = -1
 _ACCOUNTS = 64
 _RESERVED = _ACCOUNTS + 8 * (HOME + 1)
 _LOOKED = _RESERVED + 8 * SLOTS
+_ALL_ACCOUNTS = struct.Struct(f"<{HOME + 1}Q")
+_ALL_RESERVED = struct.Struct(f"<{SLOTS}Q")
 
 
 class _Number:
@@ -76,8 +78,8 @@ class Page:
     """The numbers. Amounts are octets."""
 
     checksum = _Number("Q", 0)
-    used = _Number("Q", 16)  # the sum of all accounts
-    reserved = _Number("Q", 24)  # the sum of all reservations
+    used = _Number("Q", 16)  # the sum of all accounts, each _MOST at most
+    reserved = _Number("Q", 24)  # the sum of all reservations, each _MOST at most
     changing = _Number("q", 32)  # the folder being changed
     counted = _Number("Q", 40)  # 0: the accounts are not complete yet
     boot = _Number("Q", 48)  # the boot of the machine that has counted
@@ -97,6 +99,8 @@ class Page:
             and self.raw[8:16] == _MAGIC
             and self.checksum == self._digest()
             and _CLEAN <= self.changing <= HOME
+            and self.used == sum(_ALL_ACCOUNTS.unpack_from(self.raw, _ACCOUNTS)) <= _MOST * (HOME + 1)
+            and self.reserved == sum(_ALL_RESERVED.unpack_from(self.raw, _RESERVED)) <= _MOST * SLOTS
         )
 
     def sealed(self) -> bytearray:
@@ -110,17 +114,18 @@ class Page:
         return int(_U64.unpack_from(self.raw, _ACCOUNTS + 8 * folder)[0])
 
     def set_account(self, folder: int, amount: int) -> None:
-        amount = max(amount, 0)
-        self.used = max(self.used + amount - self.account(folder), 0)
+        amount = min(max(amount, 0), _MOST)
+        self.used += amount - self.account(folder)
         _U64.pack_into(self.raw, _ACCOUNTS + 8 * folder, amount)
 
     def reservation(self, slot: int) -> int:
         return int(_U64.unpack_from(self.raw, _RESERVED + 8 * slot)[0])
 
     def set_reservation(self, slot: int, amount: int) -> None:
+        amount = min(max(amount, 0), _MOST)
         before = self.reservation(slot)
         if amount != before:
-            self.reserved = max(self.reserved + amount - before, 0)
+            self.reserved += amount - before
             _U64.pack_into(self.raw, _RESERVED + 8 * slot, amount)
 
 
@@ -139,6 +144,7 @@ class Ledger:
         self.held = 0  # octets reserved by this process; the page is told at each turn
         self._impatient_until = 0.0
         self._unsaved = False  # what has gone, while there was no room to say so
+        self._saved = b""  # the page as this process has saved it last
         self._boot = 0 if home.remote else boot()
 
     def close(self) -> None:
@@ -199,8 +205,9 @@ class Ledger:
     def _load(self) -> Page:
         if self.slot is not None and not self.slot.stands():
             self.slot = None
-        page = Page(os.pread(self._fd, _SIZE, 0) or b"\0")
-        if not page.valid():
+        raw = os.pread(self._fd, _SIZE, 0) or b"\0"
+        page = Page(raw)
+        if raw != self._saved and not page.valid():
             page = self._begin()
         elif page.changing != _CLEAN:
             self.count(page, page.changing)
@@ -257,7 +264,9 @@ class Ledger:
         if self.slot is not None:
             self.slot.note(self.held)
             page.set_reservation(self.slot.number, self.held)
-        os.pwrite(self._fd, page.sealed(), 0)
+        raw = bytes(page.sealed())
+        os.pwrite(self._fd, raw, 0)
+        self._saved = raw
 
     def saved(self, page: Page, *, need_not: bool = True) -> bool:
         """Whether there was room to save the page; with ``need_not=False`` it is an error that there was none."""
