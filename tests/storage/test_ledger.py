@@ -27,7 +27,7 @@ from tests.storage.helpers import (
     store,
     v1,
 )
-from vllm_http_cache.storage import ledger
+from vllm_http_cache.storage import ledger, slots
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.toolbox import sweep, usage
 
@@ -130,6 +130,28 @@ def test_a_boot_of_the_machine_has_everything_counted(
     assert ledger_is_exact(rebooted)
 
 
+def test_another_view_of_the_same_boot_is_no_boot(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Containers of one machine may each have a number of their own for it."""
+    monkeypatch.setattr(ledger, "boot", lambda: 1)
+    monkeypatch.setattr(slots, "boot", lambda: 1)
+    one = make()
+    assert store(one, KEY, b"x")
+    monkeypatch.setattr(ledger, "boot", lambda: 2)
+    monkeypatch.setattr(slots, "boot", lambda: 2)
+    two = make()
+    with patched(two._room._janitor, "ask", lambda: None), patched(one._room._janitor, "ask", lambda: None):
+        assert store(two, key(2), b"y"), "nothing need be counted"
+        assert store(one, key(3), b"z")
+    one.close()
+    monkeypatch.setattr(ledger, "boot", lambda: 3)
+    with patched(two._room._janitor, "ask", lambda: None):
+        assert store(two, key(4), b"y"), "it need not be asked again"
+    rebooted = make()
+    with patched(rebooted._room._janitor, "ask", lambda: None):
+        assert not store(rebooted, key(5), b"y"), "the one that knew it by this number lives no more"
+    assert eventually(lambda: store(rebooted, key(5), b"y"))
+
+
 def test_a_process_that_died_while_it_changed_a_folder_leaves_a_mark(storage: FileStorage, tmp_path: Path) -> None:
     assert store(storage, KEY, bytes(50_000))
     place = storage._access.place
@@ -185,7 +207,7 @@ def test_room_that_a_living_writer_has_yet_to_fill_is_not_given_away_with_the_le
     assert reserved(other) == 0
 
 
-@pytest.mark.parametrize("how", ["emptied"])
+@pytest.mark.parametrize("how", ["removed", "emptied"])
 def test_where_nobody_knows_what_a_writer_has_reserved_nothing_is_granted_until_it_says(
     make: Make, tmp_path: Path, how: str
 ) -> None:

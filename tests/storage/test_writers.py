@@ -13,7 +13,10 @@ from tests.storage import actors
 from tests.storage.conftest import Make
 from tests.storage.helpers import MIB, eventually, key, ledger_is_exact, load, patched, response, store, v1
 from vllm_http_cache.storage import growing, slots
+from vllm_http_cache.storage.devices import Descriptor
 from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.layout import Home
+from vllm_http_cache.storage.ledger import boot
 from vllm_http_cache.storage.toolbox import sweep, usage
 
 KEY, FLIGHT = key("writers"), key("writers' flight")
@@ -128,6 +131,121 @@ def test_a_writer_whose_file_is_gone_takes_another_number(
     assert theirs.write(bytes(8 * MIB - 6))
     assert theirs.commit()
     assert usage(two).reserved == 0
+
+
+def test_what_a_living_writer_writes_is_kept_though_its_file_is_gone(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cleaner of temporary files takes old and small ones; nobody takes the number for a dead writer's."""
+    monkeypatch.setattr("random.randrange", lambda count: 5)
+    one, two = make(max_size=20 * MIB), make(max_size=20 * MIB)
+    writer = one.create_body(KEY, 12 * MIB)
+    assert writer
+    assert writer.write(bytes(MIB))
+    (v1(tmp_path / "cache") / "writers" / "5").unlink()
+    assert store(two, key(2), b"y")
+    sweep(two)
+    assert two.create_body(key(3), 12 * MIB) is None
+    assert writer.write(bytes(11 * MIB))
+    assert writer.commit()
+    assert usage(two).reserved == 0
+    assert (v1(tmp_path / "cache") / "writers" / "5").exists()
+
+
+def test_the_file_that_takes_the_place_of_a_writers_says_what_is_reserved(make: Make, tmp_path: Path) -> None:
+    one, two = make(max_size=20 * MIB), make(max_size=20 * MIB)
+    assert store(two, key(2), b"y")
+    writer = one.create_body(KEY, 12 * MIB)
+    assert writer
+    for file in v1(tmp_path / "cache").glob("writers/*"):
+        if file.is_file():
+            file.unlink()
+    for storage in (one, two):
+        assert storage._access.place
+        storage._access.place.count_home()
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    assert eventually(lambda: store(two, key(3), b"z"))
+    assert 12 * MIB < usage(two).reserved < 13 * MIB
+    writer.abort()
+
+
+def test_what_is_left_of_a_writer_whose_file_is_gone_goes_after_an_hour_of_silence(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    dead = actors.start(actors.write_and_wait, path, MIB)
+    assert eventually((tmp_path / f"ready-{dead.pid}").exists)
+    dead.kill()
+    dead.join()
+    for file in v1(path).glob("writers/*"):
+        if file.is_file():
+            file.unlink()
+    storage = make()
+    only_silence_tells(storage, v1(path))
+    assert usage(storage).reserved == 0
+
+
+def test_a_writer_who_joins_anew_keeps_what_it_has_reserved(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.randrange", lambda count: 5)
+    one, two = make(max_size=20 * MIB), make(max_size=20 * MIB)
+    assert one.create_body(KEY, 8 * MIB)
+    file = v1(tmp_path / "cache") / "writers" / "5"
+    file.unlink()
+    file.touch()
+    assert store(two, key(2), b"y")
+    place = one._access.place
+    assert place
+    with place.ledger.locked():
+        assert place.ledger.slot is None
+    assert place.join(20 * MIB)
+    assert usage(two).reserved > 8 * MIB
+
+
+@pytest.mark.parametrize("when", ["joining", "burying"])
+def test_what_becomes_of_a_number_is_decided_while_the_ledger_is_locked(
+    make: Make, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Otherwise a lock could be one's who has not noted anything yet."""
+    one, two = make(), make()
+    assert store(one, KEY, b"x")
+    place = two._access.writing()
+    assert place
+    entered: list[bool] = []
+    taken = slots._take
+
+    def take(home: Home, number: int) -> Descriptor | None:
+        entered.append(place.ledger._entered)
+        return taken(home, number)
+
+    monkeypatch.setattr(slots, "_take", take)
+    if when == "joining":
+        assert place.join(20 * MIB)
+    else:
+        slots.bury_dead(place.home, place.ledger)
+    assert entered and all(entered)
+
+
+def test_who_asks_whether_a_writer_lives_is_not_taken_for_it(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = actors.start(actors.write_and_wait, tmp_path / "cache", 100)
+    assert eventually((tmp_path / f"ready-{dead.pid}").exists)
+    storage = make()
+    (path,) = (str(path.relative_to(v1(tmp_path / "cache"))) for path in v1(tmp_path / "cache").glob("writers/*.d/*"))
+    place = storage._access.reading()
+    assert place
+    assert place.ledger._is_present(boot())
+    dead.kill()
+    dead.join()
+    while_asking: list[bool] = []
+
+    def is_seen_here(home: Home, life: Descriptor) -> bool:
+        while_asking.append(place.ledger._is_present(boot()))
+        return True
+
+    monkeypatch.setattr(slots, "_is_seen_here", is_seen_here)
+    assert slots.has_died(place.home, path)
+    assert while_asking == [False]
 
 
 def test_the_end_of_a_writer_whose_file_is_gone_is_nobody_elses(

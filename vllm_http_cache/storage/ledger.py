@@ -27,7 +27,7 @@ from xxhash import xxh3_64_intdigest
 from .devices import Descriptor, is_full, is_no_file, shut
 from .formats import occupied_by_older
 from .layout import FOLDERS, Home
-from .locks import lock, unlock
+from .locks import lock, try_lock, unlock
 
 if TYPE_CHECKING:
     from .slots import Slot
@@ -146,6 +146,7 @@ class Ledger:
         self._unsaved = False  # what has gone, while there was no room to say so
         self._saved = b""  # the page as this process has saved it last
         self._boot = 0 if home.remote else boot()
+        self._boots = {self._boot}  # the numbers that the present boot of the machine is known by
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -213,9 +214,12 @@ class Ledger:
             self.count(page, page.changing)
             page.changing = _CLEAN
             self.saved(page)
-        if page.boot != self._boot and self._boot:
-            page.boot = self._boot
-            page.counted = 0  # the machine may have gone down before the page or some files were on the disk
+        if page.boot not in self._boots and self._boot:
+            if self._is_present(page.boot):
+                self._boots.add(page.boot)
+            else:
+                page.boot = self._boot
+                page.counted = 0  # the machine may have gone down before the page or some files were on the disk
         if self._unsaved:
             before, page.counted = page.counted, 0
             self._unsaved = not self.saved(page)
@@ -223,6 +227,19 @@ class Ledger:
         if self.slot is not None:
             page.set_reservation(self.slot.number, self.held)
         return page
+
+    def _is_present(self, boot: int) -> bool:
+        """Whether a living writer knows the present boot by this number: containers may each have one of their own.
+
+        It has noted it while it had the ledger, as nobody locks the file of a writer otherwise.
+        """
+        for slot in range(SLOTS):
+            note = self._note(slot)
+            if note is not None and note[1] == boot:
+                life = Descriptor(self._home.open(f"writers/{slot}", os.O_RDONLY))
+                if try_lock(life.number, shared=True) is False:
+                    return True
+        return False
 
     def _begin(self) -> Page:
         page = Page()

@@ -15,10 +15,13 @@ __all__ = ["lock", "try_lock", "unlock"]
 _MISSING = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 
 
-def try_lock(fd: int) -> bool | None:
-    """Lock an open file. False: another has it. None: there are no locks here."""
+def try_lock(fd: int, *, shared: bool = False) -> bool | None:
+    """Lock an open file. False: another has it. None: there are no locks here.
+
+    :param shared: together with others who only want to know whether anybody has it.
+    """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:

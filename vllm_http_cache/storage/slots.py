@@ -4,6 +4,10 @@ A writer holds the lock of ``writers/<n>`` for as long as it lives; the system t
 whatever host, in whatever container. The file says what the writer has reserved, for a ledger that is made anew, and
 on which host it runs, because on some network file systems a lock is seen on one host only. What a writer has not
 finished lies in ``writers/<n>.d``.
+
+A number is taken, and a dead writer buried, while the ledger is locked: a lock that somebody else has is a writer's who
+has noted what it holds. Only the lock of the file that is at its path counts. When others have removed the file, its
+writer puts another in its place at its next turn; until then only silence tells that it is dead.
 """
 
 from __future__ import annotations
@@ -38,9 +42,19 @@ class Slot:
         self._blocks = home.blocks(self.folder)
 
     def stands(self) -> bool:
-        """Whether its number is still its own: somebody may have removed the locked file."""
+        """Whether its number is still its own, or again, now that the ledger is locked."""
         life = self._life
-        return life is not None and self._home.is_at(f"writers/{self.number}", life.number)
+        return life is not None and (self._home.is_at(f"writers/{self.number}", life.number) or self._stands_again())
+
+    def _stands_again(self) -> bool:
+        """Somebody has removed the locked file: lock another in its place, unless another writer has."""
+        if self._home.remote or self._home.status(self.folder) is None:
+            return False
+        life = _open(self._home, self.number)
+        if not try_lock(life.number):
+            return False
+        self._life, self._noted = life, -1
+        return True
 
     def note(self, held: int) -> None:
         """Write down how many octets this writer has reserved.
@@ -90,19 +104,20 @@ def join(home: Home, ledger: Ledger, limit: int) -> Slot | None:
     home.make_folder("writers")
     home.make_folder("growing")
     start = random.randrange(SLOTS)  # noqa: S311
-    for number in (*range(start, SLOTS), *range(start)):
-        life = _open(home, number)
-        if not _is_dead(home, number, life):
-            continue
-        with ledger.locked() as page:
+    with ledger.locked() as page:
+        for number in (*range(start, SLOTS), *range(start)):
+            life = _take(home, number)
+            if life is None:
+                continue
             _bury(home, ledger, page, number, life)
             if page.used + page.reserved + home.slack > limit:
                 return None
             with ledger.changing(page, HOME):
                 home.make_folder(f"writers/{number}.d")
                 slot = Slot(home, number, life)
-                slot.note(0)
-        return slot
+                slot.note(ledger.held)
+                ledger.slot = slot
+            return slot
     raise OSError(EUSERS, f"there are {SLOTS} writers already")
 
 
@@ -114,11 +129,11 @@ def bury_dead(home: Home, ledger: Ledger) -> bool:
     numbers.update(int(name) for name in folders if name.isdecimal() and int(name) < SLOTS)
     found = False
     for number in numbers - {ledger.slot.number if ledger.slot else None}:
-        life = _open(home, number)
-        if _is_dead(home, number, life):
-            with ledger.locked() as page:
+        with ledger.locked() as page:
+            life = _take(home, number)
+            if life is not None:
                 _bury(home, ledger, page, number, life)
-            found = True
+                found = True
     return found
 
 
@@ -132,16 +147,24 @@ def has_died(home: Home, path: str) -> bool:
         life = Descriptor(home.open(f"writers/{number}", os.O_RDWR if home.remote else os.O_RDONLY))
     except FileNotFoundError:
         return True
-    return _is_dead(home, number, life)
+    return _is_dead(home, number, life, shared=True)
+
+
+def _take(home: Home, number: int) -> Descriptor | None:
+    """The file of a writer who lives no more, locked. None: it lives, as far as anybody knows."""
+    if home.status(f"writers/{number}") is None and not _is_idle(home, number):
+        return None
+    life = _open(home, number)
+    return life if _is_dead(home, number, life) else None
 
 
 def _open(home: Home, number: int) -> Descriptor:
     return Descriptor(home.open(f"writers/{number}", os.O_RDWR | os.O_CREAT))
 
 
-def _is_dead(home: Home, number: int, life: Descriptor) -> bool:
+def _is_dead(home: Home, number: int, life: Descriptor, *, shared: bool = False) -> bool:
     """Whether writer *number* lives no more. Where locks do not tell, one that has not written for an hour does not."""
-    locked = try_lock(life.number)
+    locked = try_lock(life.number, shared=shared)
     if locked is False or not home.is_at(f"writers/{number}", life.number):
         return False
     return bool(locked and _is_seen_here(home, life)) or _is_idle(home, number)
