@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.storage.helpers import (
     works_not,
 )
 from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.ledger import SLOTS
 from vllm_http_cache.storage.toolbox import sweep, usage
 
 KEY = key("ground")
@@ -86,6 +88,76 @@ def test_something_else_is_in_a_subfolders_place(make: Make, tmp_path: Path, wha
     assert list(elsewhere.iterdir()) == []
     sweep(storage)
     assert ledger_is_exact(storage)
+
+
+def put_something(place: Path, what: str) -> None:
+    remove(place) if place.is_dir() else place.unlink(missing_ok=True)
+    match what:
+        case "a file":
+            place.write_bytes(b"theirs")
+        case "a pipe":
+            os.mkfifo(place)
+        case "a dangling link":
+            place.symlink_to("/nonexistent")
+        case "a folder":
+            place.mkdir()
+        case _:
+            place.mkdir()
+            (place / "theirs").write_bytes(b"theirs")
+
+
+@pytest.mark.parametrize("what", ["a file", "a pipe", "a dangling link", "a folder", "a full folder"])
+@pytest.mark.parametrize("where", ["ledger", "sweep", "claims", "writers", "growing"])
+def test_something_else_in_the_place_of_a_part_gives_way(make: Make, tmp_path: Path, where: str, what: str) -> None:
+    storage = make()
+    assert store(storage, KEY, b"x")
+    storage.close()
+    put_something(v1(tmp_path / "cache") / where, what)
+    storage = make()
+    claim = storage.claim(KEY)
+    assert claim
+    assert store(storage, KEY, b"y")
+    writer = storage.create_body(KEY, None)
+    assert writer
+    writer.publish(KEY, response())
+    assert storage.growing(KEY)
+    writer.abort()
+    claim.release()
+    sweep(storage)
+    assert ledger_is_exact(storage)
+
+
+@pytest.mark.parametrize("what", ["a file", "a pipe", "a dangling link"])
+def test_something_else_in_the_place_of_writers_files_and_folders_gives_way(
+    make: Make, tmp_path: Path, what: str
+) -> None:
+    assert store(make(), KEY, b"x")
+    for number in range(SLOTS):
+        put_something(v1(tmp_path / "cache") / "writers" / str(number), what)
+        put_something(v1(tmp_path / "cache") / "writers" / f"{number}.d", what)
+    storage = make()
+    assert store(storage, KEY, b"y")
+    sweep(storage)
+    assert len(list(v1(tmp_path / "cache").glob("writers/*.d"))) == 1
+    assert ledger_is_exact(storage)
+
+
+def test_a_full_folder_in_the_place_of_a_writers_file_is_left_while_the_ledger_is_locked(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows how long it would take to remove it."""
+    monkeypatch.setattr("random.randrange", lambda count: 5)
+    one, two = make(), make()
+    assert store(one, KEY, b"x")
+    put_something(v1(tmp_path / "cache") / "writers" / "6", "a full folder")
+    assert store(two, KEY, b"y")
+    assert (v1(tmp_path / "cache") / "writers" / "6" / "theirs").exists()
+
+
+def test_a_folder_in_a_records_place_gives_way(storage: FileStorage, tmp_path: Path) -> None:
+    assert store(storage, KEY, b"x")
+    put_something(record_file(tmp_path / "cache", KEY), "a folder")
+    assert store(storage, KEY, b"y")
 
 
 # What becomes of it.

@@ -11,7 +11,7 @@ import pytest
 
 from tests.storage import actors
 from tests.storage.conftest import Make
-from tests.storage.helpers import MIB, eventually, key, ledger_is_exact, load, patched, response, store, v1
+from tests.storage.helpers import MIB, eventually, key, ledger_is_exact, load, occupied, patched, response, store, v1
 from vllm_http_cache.storage import growing, slots
 from vllm_http_cache.storage.devices import Descriptor
 from vllm_http_cache.storage.files import FileStorage
@@ -150,6 +150,23 @@ def test_what_a_living_writer_writes_is_kept_though_its_file_is_gone(
     assert writer.commit()
     assert usage(two).reserved == 0
     assert (v1(tmp_path / "cache") / "writers" / "5").exists()
+
+
+def test_what_the_dead_have_announced_is_counted_when_they_are_buried(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    dead = actors.start(actors.write_and_wait, path, MIB)
+    assert eventually((tmp_path / f"ready-{dead.pid}").exists)
+    dead.kill()
+    dead.join()
+    (announced,) = v1(path).glob("growing/*")
+    with announced.open("ab") as file:
+        file.write(bytes(100_000))
+    place = make()._access.reading()
+    assert place
+    assert slots.bury_dead(place.home, place.ledger)
+    with place.ledger.locked() as page:
+        assert page.reserved == 0
+        assert page.used >= occupied(path) > 100_000
 
 
 def test_the_file_that_takes_the_place_of_a_writers_says_what_is_reserved(make: Make, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ from errno import ENOTDIR, EPERM
 from typing import TypeVar
 
 from .devices import Device, allocate_exactly, file_system, is_no_file, is_remote, shut
+from .sharing import DIRECTORY, is_left, is_shared, make_folder, remove_empty, share
 
 __all__ = ["FOLDERS", "FORMAT", "OWN", "Home", "arrive", "file_path", "is_body", "is_key", "is_temporary"]
 
@@ -38,7 +40,6 @@ FOLDERS = tuple(f"{number:02x}" for number in range(256))
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache made by vllm-http-cache. It may be deleted at any time.
 """
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BLOCK = 4096
 _LARGEST_BLOCK = 64 * 1024
 
@@ -64,7 +65,8 @@ class Home:
         self.fd = fd
         status = os.fstat(fd)
         self._identity = status.st_dev, status.st_ino
-        self.group = group = _is_shared(status)
+        self.group = group = is_shared(status)
+        self.older = 0  # octets that older formats were found to occupy
         self._file_system = file_system(fd)
         self.remote = is_remote(self._file_system)
         self._block = max(min(max(os.fstatvfs(fd).f_frsize, _BLOCK), _LARGEST_BLOCK), self._smallest())
@@ -141,7 +143,7 @@ class Home:
         if status is None:
             return 0
         if stat.S_ISDIR(status.st_mode):
-            if self.group and not _is_shared(status):
+            if self.group and not is_shared(status):
                 self.make_folder(path)
             return status.st_blocks * 512
         self.unlink(path)
@@ -158,6 +160,10 @@ class Home:
                 raise
             self._clear(path)
             fd = os.open(path, flags, self.file_mode, dir_fd=self.fd)
+        if flags & os.O_CREAT and not flags & os.O_EXCL and not stat.S_ISREG(os.fstat(fd).st_mode):
+            shut(fd)  # a pipe
+            self._clear(path)
+            fd = os.open(path, flags | os.O_EXCL, self.file_mode, dir_fd=self.fd)
         if flags & os.O_CREAT:
             with suppress(OSError):  # another member's file, shared already
                 if self.group or not os.fstat(fd).st_mode & stat.S_IWUSR:
@@ -165,12 +171,20 @@ class Home:
         return fd
 
     def make_folder(self, path: str) -> None:
-        """Make a folder unless it is there."""
-        if _make_folder(path, self.fd, group=self.group) and self._file_system == "xfs":
+        """Make a folder unless it is there; whatever is in its place and is none goes."""
+        made = make_folder(path, self.fd, group=self.group)
+        if not made and not self._is_folder(path):
+            self.unlink(path)
+            made = make_folder(path, self.fd, group=self.group)
+        if made and self._file_system == "xfs":
             self._with_folder(path, lambda fd: allocate_exactly(fd, self._block))
 
+    def _is_folder(self, path: str) -> bool:
+        status = self.status(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
     def _with_folder(self, path: str, act: Callable[[int], T]) -> T:
-        fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd)
+        fd = os.open(path, DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd)
         try:
             return act(fd)
         finally:
@@ -186,24 +200,30 @@ class Home:
             self.remove_folder(path)
 
     def _clear(self, path: str) -> None:
-        """Remove what is in the place of a file: an empty folder, a link, a pipe, a file that was not shared in time.
+        """Remove what is in the place of a file: a folder, a link, a pipe, a file that was not shared in time.
 
         No other file: it is another process's.
         """
         status = self.status(path)
         if status is None:
             return
-        if stat.S_ISREG(status.st_mode) and not (self.group and _is_left(status)):
+        if stat.S_ISREG(status.st_mode) and not (self.group and is_left(status)):
             return
-        self.unlink(path)
+        if stat.S_ISDIR(status.st_mode):
+            shutil.rmtree(path, ignore_errors=True, dir_fd=self.fd)
+        else:
+            self.unlink(path)
 
     def remove_folder(self, path: str) -> bool:
         """Remove a folder if it is empty; whether it has gone."""
-        return _remove_empty(path, self.fd)
+        return remove_empty(path, self.fd)
 
     def replace(self, source: str, target: str) -> None:
         """Move a finished file to its place, making its folder if need be."""
         try:
+            os.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except IsADirectoryError:
+            self.remove_folder(target)
             os.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except (FileNotFoundError, NotADirectoryError):
             self.make_folder(target.partition("/")[0])
@@ -232,19 +252,19 @@ def arrive(path: str, *, group: bool, create: bool) -> Home | None:
     try:
         if create:
             _make_users_folder(path, group=group)
-        user_fd = os.open(path, _DIRECTORY)
+        user_fd = os.open(path, DIRECTORY)
     except FileNotFoundError:
         if create:
             raise
         return None
     try:
-        own_fd = _enter(OWN, user_fd, group=group, share=group, create=create)
+        own_fd = _enter(OWN, user_fd, group=group, shared=group, create=create)
         if own_fd is None:
             return None
         try:
             if create:
                 _tag(own_fd)
-            fd = _enter(FORMAT, own_fd, group=group, share=_is_shared(os.fstat(own_fd)), create=create)
+            fd = _enter(FORMAT, own_fd, group=group, shared=is_shared(os.fstat(own_fd)), create=create)
             if fd is None:
                 return None
             parent, own_fd = own_fd, None
@@ -267,90 +287,27 @@ def _make_users_folder(path: str, *, group: bool) -> None:
             os.chmod(path, 0o2770)
 
 
-def _make_folder(path: str, parent: int, *, group: bool) -> bool:
-    """Make a folder unless it is there; whether this call has.
-
-    Between making and sharing it may be seen, or its maker killed. It is empty then: whoever comes and may not share it
-    removes it and makes another.
-
-    :param group: whether it is to be shared.
-    """
-    made = False
-    for _ in range(8):
-        try:
-            os.mkdir(path, 0o700, dir_fd=parent)
-            made = True
-        except FileExistsError:
-            pass
-        if not group:
-            break
-        try:
-            status = os.stat(path, dir_fd=parent, follow_symlinks=False)
-            if _is_shared(status) or not stat.S_ISDIR(status.st_mode):
-                break
-            if _share(path, parent) or not _remove_empty(path, parent):
-                break
-        except FileNotFoundError:
-            pass  # others have removed it
-    return made
-
-
-def _share(path: str, parent: int) -> bool:
-    """Share a folder; False: it is another user's."""
-    try:
-        fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-    except PermissionError:
-        return False
-    try:
-        os.fchmod(fd, 0o2770)
-    except PermissionError:
-        return False
-    finally:
-        shut(fd)
-    return True
-
-
-def _remove_empty(path: str, parent: int) -> bool:
-    try:
-        os.rmdir(path, dir_fd=parent)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _is_shared(status: os.stat_result) -> bool:
-    """Whether members of its group may make files in a folder, which are the group's then."""
-    return status.st_mode & 0o2070 == 0o2070
-
-
-def _is_left(status: os.stat_result) -> bool:
-    """Whether a file of a shared folder is what its maker, killed, has made and not shared."""
-    return not status.st_size and status.st_mode & 0o060 != 0o060
-
-
-def _enter(name: str, parent: int, *, group: bool, share: bool, create: bool) -> int | None:
+def _enter(name: str, parent: int, *, group: bool, shared: bool, create: bool) -> int | None:
     """:param group: whether a folder may be another member's.
-    :param share: whether it is shared when it is made.
+    :param shared: whether it is shared when it is made.
     """
     if create:
-        _make_folder(name, parent, group=share)
+        make_folder(name, parent, group=shared)
     try:
-        fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        fd = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     except FileNotFoundError:
         return None
     except PermissionError:
-        if share and _remove_empty(name, parent):  # it was not shared in time
-            return _enter(name, parent, group=group, share=share, create=create)
+        if shared and remove_empty(name, parent):  # it was not shared in time
+            return _enter(name, parent, group=group, shared=shared, create=create)
         raise
     except OSError as error:
         if error.errno == ENOTDIR:
             raise NotADirectoryError(ENOTDIR, "a file or a link is in the place of the cache's folder", name) from None
         raise
     try:
-        if share and not _is_shared(os.fstat(fd)) and not os.listdir(fd):
-            _share(".", fd)
+        if shared and not is_shared(os.fstat(fd)) and not os.listdir(fd):
+            share(".", fd)
         _check(os.fstat(fd), name, group=group)
     except BaseException:
         shut(fd)
@@ -368,7 +325,7 @@ def _check(status: os.stat_result, name: str, *, group: bool) -> None:
 
 def _is_shared_with_us(status: os.stat_result) -> bool:
     member = os.geteuid() == 0 or status.st_gid in {os.getegid(), *os.getgroups()}
-    return member and _is_shared(status)
+    return member and is_shared(status)
 
 
 def _tag(own_fd: int) -> None:

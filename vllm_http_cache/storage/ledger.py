@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, overload
 from xxhash import xxh3_64_intdigest
 
 from .devices import Descriptor, is_full, is_no_file, shut
-from .formats import occupied_by_older
+from .formats import measure_older, occupied_by_older
 from .layout import FOLDERS, Home
 from .locks import lock, try_lock, unlock
 
@@ -160,6 +160,8 @@ class Ledger:
 
         :raises TimeoutError: another process kept it for too long.
         """
+        if self._fd < 0:
+            measure_older(self._home)
         patience = PATIENCE if time.monotonic() >= self._impatient_until else IMPATIENCE
         try:
             if not self._mutex.acquire(timeout=patience) or self._entered:  # by a signal's handler, once more

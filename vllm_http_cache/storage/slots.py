@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 import time
 from contextlib import suppress
 from errno import EUSERS
@@ -152,7 +153,8 @@ def has_died(home: Home, path: str) -> bool:
 
 def _take(home: Home, number: int) -> Descriptor | None:
     """The file of a writer who lives no more, locked. None: it lives, as far as anybody knows."""
-    if home.status(f"writers/{number}") is None and not _is_idle(home, number):
+    status = home.status(f"writers/{number}")
+    if (status is None and not _is_idle(home, number)) or (status is not None and stat.S_ISDIR(status.st_mode)):
         return None
     life = _open(home, number)
     return life if _is_dead(home, number, life) else None
@@ -196,6 +198,6 @@ def _bury(home: Home, ledger: Ledger, page: Page, number: int, life: Descriptor)
         home.unlink(f"{folder}/{name}")
     page.set_reservation(number, 0)
     with ledger.changing(page, HOME, removing=True):
-        home.remove_folder(folder)
+        home.unlink(folder)
         with suppress(OSError):
             os.ftruncate(life.number, 0)
