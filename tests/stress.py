@@ -49,6 +49,7 @@ class Plan:
     lying: bool
     log: str
     kills: int
+    losing: bool = False
 
     def note(self, violation: str) -> None:
         with Path(self.log).open("a", encoding="utf-8") as log:
@@ -259,6 +260,8 @@ class Observer:
             self.start(number)
         end = time.monotonic() + self.plan.seconds
         while time.monotonic() < end or self.kills < self.plan.kills:
+            if self.plan.losing:
+                (v1(self.plan.path) / "ledger").unlink(missing_ok=True)
             time.sleep(self.random.random() * 0.03)
             self.measure()
             number = self.random.randrange(self.workers)
@@ -311,10 +314,11 @@ def stress(
     writers: int = 8,
     readers: int = 2,
     lying: bool = False,
+    losing: bool = False,
     kills: int = 0,
 ) -> bool:
     """Whether nothing happened that must not. *path* is a folder of its own; *kills* are the fewest there must be."""
-    plan = Plan(f"{path}/cache", seed, seconds, bound, writers, readers, lying, f"{path}/violations", kills)
+    plan = Plan(f"{path}/cache", seed, seconds, bound, writers, readers, lying, f"{path}/violations", kills, losing)
     observer = Observer(plan)
     try:
         observer.run()
@@ -334,6 +338,7 @@ def main() -> int:
     parser.add_argument("--readers", type=int, default=2)
     parser.add_argument("--path", help="make the folder in this one (default: where temporary files go)")
     parser.add_argument("--lying", action="store_true", help="flock always says yes: what is read must still be right")
+    parser.add_argument("--losing", action="store_true", help="somebody removes the ledger again and again")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stress-", dir=given.path) as path:
         sound = stress(
@@ -344,6 +349,7 @@ def main() -> int:
             writers=given.writers,
             readers=given.readers,
             lying=given.lying,
+            losing=given.losing,
         )
     return 0 if sound else 1
 

@@ -217,6 +217,10 @@ def test_stress_with_locks_that_lie(tmp_path: Path) -> None:
     assert stress(str(tmp_path), seed=8, seconds=2, lying=True)
 
 
+def test_stress_without_a_ledger_now_and_then(tmp_path: Path) -> None:
+    assert stress(str(tmp_path), seed=9, seconds=4, losing=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_five_hundred_kills(tmp_path: Path, seed: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.storage import actors
 from tests.storage.conftest import Make
 from tests.storage.faults import Nth, fail, intercepted
 from tests.storage.helpers import (
@@ -29,6 +30,7 @@ from tests.storage.helpers import (
 )
 from vllm_http_cache.storage import ledger, slots
 from vllm_http_cache.storage.files import FileStorage
+from vllm_http_cache.storage.sweep import count as counted
 from vllm_http_cache.storage.toolbox import sweep, usage
 
 KEY = key("ledger")
@@ -86,6 +88,14 @@ def test_a_sum_that_nothing_could_be_added_to_is_damage(offset: int, field: str)
     assert not ledger.Page(bytes(page.sealed())).valid()
 
 
+def test_more_folders_counted_than_there_are_is_damage() -> None:
+    page = ledger.Page()
+    page.counted = ledger.ALL
+    assert ledger.Page(bytes(page.sealed())).valid()
+    page.counted += 1
+    assert not ledger.Page(bytes(page.sealed())).valid()
+
+
 def test_no_amount_is_more_than_a_page_can_say() -> None:
     """A file may say that it has any number of octets."""
     page = ledger.Page()
@@ -108,6 +118,31 @@ def test_while_it_has_not_been_counted_nothing_is_stored(make: Make, tmp_path: P
     with patched(storage._room._janitor, "ask", lambda: None):
         assert storage.create_body(KEY, 1) is None
     assert eventually(lambda: store(storage, KEY, b"x"))
+
+
+def test_counting_begins_anew_when_it_has_to_meanwhile(make: Make, tmp_path: Path) -> None:
+    """Another process has lost the ledger, say, or has changed a folder while there was none."""
+    storage = make()
+    for number in range(100):
+        assert store(storage, key(number), bytes(10_000))
+    used = usage(storage).used
+    place = storage._access.place
+    assert place
+    (v1(tmp_path / "cache") / "ledger").unlink()
+    folders: list[int] = []
+    count = place.ledger.count
+
+    def remove_in_the_middle(page: ledger.Page, folder: int) -> None:
+        count(page, folder)
+        folders.append(folder)
+        if len(folders) == 200:
+            (v1(tmp_path / "cache") / "ledger").unlink()
+
+    with patched(place.ledger, "count", remove_in_the_middle):
+        counted(place.ledger)
+    assert len(folders) > 400
+    assert usage(storage).used >= used
+    assert ledger_is_exact(storage)
 
 
 def test_a_boot_of_the_machine_has_everything_counted(
@@ -224,6 +259,45 @@ def test_where_nobody_knows_what_a_writer_has_reserved_nothing_is_granted_until_
     assert store(two, key(2), b"x")
 
 
+def test_what_is_reserved_in_a_ledger_that_has_just_gone_is_not_granted(make: Make, tmp_path: Path) -> None:
+    """Another process may have made one anew, and read what this one had noted, meanwhile."""
+    one, two = actors.quiet(make(max_size=20 * MIB)), make(max_size=20 * MIB)
+    assert store(one, KEY, b"x")
+    place = one._access.place
+    assert place
+    before = place.ledger.held
+    with place.ledger.locked() as page:
+        (v1(tmp_path / "cache") / "ledger").unlink()
+        assert eventually(lambda: store(two, key(2), b"x"))
+        writer = two.create_body(key(2), 12 * MIB)
+        assert writer
+        assert not place.ledger.reserve(page, 12 * MIB, 20 * MIB)
+    assert place.ledger.held == before
+    assert usage(two).reserved < 13 * MIB
+    writer.abort()
+
+
+def test_what_is_moved_in_a_ledger_that_has_just_gone_is_counted(make: Make, tmp_path: Path) -> None:
+    one, two = actors.quiet(make(max_size=20 * MIB)), make(max_size=20 * MIB)
+    assert store(one, KEY, b"x")
+    writer = one.create_body(key(1), 12 * MIB)
+    assert writer
+    assert writer.write(bytes(12 * MIB))
+    place = one._access.place
+    assert place
+
+    def renew() -> None:
+        (v1(tmp_path / "cache") / "ledger").unlink()
+        assert eventually(lambda: store(two, key(2), b"x"))
+
+    with intercepted(Nth(1, renew, only="rename")):
+        assert writer.commit()
+    assert usage(two).reserved > 12 * MIB, "until it says that it is no more, and that all has to be counted"
+    with place.ledger.locked() as page:
+        assert page.reserved == page.counted == 0
+    assert two.create_body(key(3), 12 * MIB) is None
+
+
 @pytest.mark.parametrize("how", ["moved", "linked"])
 def test_a_ledger_that_lies_elsewhere_now_is_not_kept(make: Make, tmp_path: Path, how: str) -> None:
     """A backup of hard links still has it, and so has the process."""
@@ -244,7 +318,7 @@ def test_a_ledger_that_lies_elsewhere_now_is_not_kept(make: Make, tmp_path: Path
     assert ledger_is_exact(one)
 
 
-@pytest.mark.parametrize("name", ["flock", "fstat"])
+@pytest.mark.parametrize("name", ["flock", "stat"])
 def test_a_ledger_that_another_host_has_replaced_is_opened_again(storage: FileStorage, name: str) -> None:
     assert store(storage, KEY, b"x")
     place = storage._access.place

@@ -32,7 +32,7 @@ from .locks import lock, try_lock, unlock
 if TYPE_CHECKING:
     from .slots import Slot
 
-__all__ = ["HOME", "NOTE", "SLOTS", "Ledger", "Page"]
+__all__ = ["ALL", "HOME", "NOTE", "SLOTS", "Ledger", "Page"]
 
 PATIENCE = 2.0  # seconds that the lock is waited for
 IMPATIENCE = 0.02  # the same, for INTERVAL seconds after it was not released in time
@@ -40,6 +40,7 @@ INTERVAL = 10.0
 
 SLOTS = 128
 HOME = len(FOLDERS)  # the account of everything outside the folders
+ALL = HOME + 1  # accounts
 
 NOTE = struct.Struct("<QQ")  # what the file of a slot says: octets held, and the host's number or 0
 _MOST = 2**48  # octets; more is damage, or nobody knows how many
@@ -50,9 +51,9 @@ _SIZE = 4096
 _MAGIC = b"vhcledg1"
 _CLEAN = -1
 _ACCOUNTS = 64
-_RESERVED = _ACCOUNTS + 8 * (HOME + 1)
+_RESERVED = _ACCOUNTS + 8 * ALL
 _LOOKED = _RESERVED + 8 * SLOTS
-_ALL_ACCOUNTS = struct.Struct(f"<{HOME + 1}Q")
+_ALL_ACCOUNTS = struct.Struct(f"<{ALL}Q")
 _ALL_RESERVED = struct.Struct(f"<{SLOTS}Q")
 
 
@@ -81,7 +82,7 @@ class Page:
     used = _Number("Q", 16)  # the sum of all accounts, each _MOST at most
     reserved = _Number("Q", 24)  # the sum of all reservations, each _MOST at most
     changing = _Number("q", 32)  # the folder being changed
-    counted = _Number("Q", 40)  # 0: the accounts are not complete yet
+    counted = _Number("Q", 40)  # how many folders have been, one after another, since all had to be
     boot = _Number("Q", 48)  # the boot of the machine that has counted
     sweep = _Number("Q", 56)  # when to look through everything next, seconds since the epoch
     looked = _Number("Q", _LOOKED)  # folders that have been looked through, where not all have
@@ -99,7 +100,8 @@ class Page:
             and self.raw[8:16] == _MAGIC
             and self.checksum == self._digest()
             and _CLEAN <= self.changing <= HOME
-            and self.used == sum(_ALL_ACCOUNTS.unpack_from(self.raw, _ACCOUNTS)) <= _MOST * (HOME + 1)
+            and self.counted <= ALL
+            and self.used == sum(_ALL_ACCOUNTS.unpack_from(self.raw, _ACCOUNTS)) <= _MOST * ALL
             and self.reserved == sum(_ALL_RESERVED.unpack_from(self.raw, _RESERVED)) <= _MOST * SLOTS
         )
 
@@ -140,10 +142,11 @@ class Ledger:
         self._mutex = threading.RLock()  # which knows its owner, who may be interrupted at any moment
         self._entered = False
         self._fd = -1
+        self._status: os.stat_result | None = None
         self.slot: Slot | None = None
         self.held = 0  # octets reserved by this process; the page is told at each turn
         self._impatient_until = 0.0
-        self._unsaved = False  # what has gone, while there was no room to say so
+        self._unsaved = False  # what was changed while there was no room to say so, or no ledger at its path
         self._saved = b""  # the page as this process has saved it last
         self._boot = 0 if home.remote else boot()
         self._boots = {self._boot}  # the numbers that the present boot of the machine is known by
@@ -192,9 +195,10 @@ class Ledger:
         for _ in range(8):
             if self._fd < 0:
                 self._fd = self._home.open("ledger", os.O_RDWR | os.O_CREAT)
+                self._status = os.fstat(self._fd)
             try:
                 lock(self._fd, patience)
-                if self._home.is_at("ledger", self._fd):
+                if self._counts():
                     return
             except TimeoutError:  # its holder has stopped, it seems: not everybody need wait for it in turn
                 self._impatient_until = time.monotonic() + INTERVAL
@@ -204,6 +208,14 @@ class Ledger:
                     raise
             self.close()  # somebody has moved or removed it; the one in its place counts
         raise FileNotFoundError(errno.ENOENT, "the ledger vanishes again and again")
+
+    def _counts(self) -> bool:
+        """Whether the open ledger is the one at its path.
+
+        Asked after a page was saved, it tells that whoever makes the next one finds this writer's note as it was saved.
+        """
+        found = self._home.status("ledger")
+        return found is not None and self._status is not None and os.path.samestat(self._status, found)
 
     def _load(self) -> Page:
         if self.slot is not None and not self.slot.stands():
@@ -250,7 +262,7 @@ class Ledger:
             page.set_reservation(slot, max(self._noted(slot), sum(self._costs(f"writers/{slot}.d"))))
         if not set(FOLDERS).intersection(self._home.names(".")):
             self.count(page, HOME)
-            page.counted = 1
+            page.counted = ALL
         os.ftruncate(self._fd, _SIZE)
         os.pwrite(self._fd, page.sealed(), 0)
         self.count(page, HOME)  # the page itself included
@@ -304,15 +316,18 @@ class Ledger:
 
     def reserve(self, page: Page, amount: int, limit: int) -> bool:
         """Reserve *amount* octets for this process if all that is taken then stays within *limit*."""
-        if self.slot is None or not page.counted or page.used + page.reserved + amount > limit:
+        if self.slot is None or page.counted < ALL or page.used + page.reserved + amount > limit:
             return False
         self.held += amount
         try:
             self.save(page)
+            granted = self._counts()
         except OSError:
             self.held -= amount
             raise
-        return True
+        if not granted:
+            self.held -= amount
+        return granted
 
     def release(self, page: Page, amount: int) -> None:
         """End a reservation of this process's. Never fails: the page is told at the next turn at the latest."""
@@ -344,7 +359,7 @@ class Ledger:
             grown = self._home.blocks(FOLDERS[folder]) - before
             page.set_account(folder, page.account(folder) + sum(amounts) + grown)
         page.changing = _CLEAN
-        if not self.saved(page, need_not=removing) and not marked:
+        if (not self.saved(page, need_not=removing) and not marked) or not self._counts():
             self._unsaved = True
 
     def count(self, page: Page, folder: int) -> None:

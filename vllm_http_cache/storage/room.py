@@ -19,7 +19,7 @@ from .formats import remove_older
 from .growing import withdraw_dead
 from .janitor import Janitor
 from .layout import FOLDERS, Home
-from .ledger import HOME, Page
+from .ledger import ALL, HOME, Page
 from .locks import lock
 from .place import Place
 from .slots import bury_dead
@@ -215,7 +215,7 @@ class Room:
 
     def _sweep_is_due(self, page: Page) -> bool:
         now = self._clock()
-        return not page.counted or not now < page.sweep <= now + 2 * INTERVAL
+        return page.counted < ALL or not now < page.sweep <= now + 2 * INTERVAL
 
     # The janitor's.
 

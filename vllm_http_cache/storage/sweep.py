@@ -16,7 +16,7 @@ from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
 from .layout import FOLDERS, Home, file_path, is_body, is_key
-from .ledger import HOME, Ledger, Page
+from .ledger import ALL, HOME, Ledger, Page
 from .records import names
 from .shelf import Shelf
 
@@ -32,15 +32,15 @@ SKEW = 60.0  # seconds by which a clock may be ahead
 
 
 def count(ledger: Ledger) -> None:
-    """Count all folders, if the page says that they have not been."""
-    with ledger.locked() as page:
-        if page.counted:
-            return
-    for folder in range(HOME + 1):
+    """Count the folders that the page says have not been; from the first on if that has to be meanwhile."""
+    counted = False
+    while not counted:
         with ledger.locked() as page:
-            ledger.count(page, folder)
-            page.counted = folder == HOME
-            ledger.save(page)
+            if page.counted < ALL:
+                ledger.count(page, page.counted)
+                page.counted += 1
+                ledger.save(page)
+            counted = page.counted == ALL
 
 
 class _Turn(NamedTuple):
