@@ -6,8 +6,6 @@ import asyncio
 import gzip
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,18 +14,12 @@ from aiohttp.client_proto import ResponseHandler
 
 from tests.aiohttp.stand_ins import eventually, run, session_on
 from tests.origin import Answer, Clock, Origin
-from vllm_http_cache import Cache, CacheOptions, FileStorage
+from vllm_http_cache import Cache, CacheOptions
 from vllm_http_cache.aiohttp import refuse
 
 KEPT = {"Cache-Control": "max-age=60", "ETag": '"1"'}
 TEXT = b"hello world " * 50_000
 CODED = gzip.compress(TEXT)
-
-
-@pytest.fixture
-def files(tmp_path: Path, clock: Clock) -> Iterator[Cache]:
-    with Cache(FileStorage(tmp_path / "cache", clock=clock), CacheOptions(), clock=clock) as cache:
-        yield cache
 
 
 def status(response: aiohttp.ClientResponse) -> str:

@@ -15,6 +15,7 @@ from vllm_http_cache.rfc9111.message import BodyRef, Fields, StoredResponse
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.protocol import BodyUnreadable, Record, Storage
 from vllm_http_cache.storage.readers import BLOCK
+from vllm_http_cache.storage.sweep import Sweep
 from vllm_http_cache.storage.toolbox import usage
 
 MIB = 1024 * 1024
@@ -203,3 +204,9 @@ def patched(owner: object, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+def a_sweep(storage: FileStorage) -> Sweep:
+    place = storage._access.place
+    assert place
+    return Sweep(place.home, place.ledger, time.time, time.time, storage._troubles.warn)

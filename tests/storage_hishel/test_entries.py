@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -394,9 +392,3 @@ def test_a_cancelled_reader_leaves_nothing(backend: str) -> None:
     anyio.run(run, backend=backend)
     assert storage.open_writers == 0
     assert storage.bodies == {}
-
-
-def test_without_hishel_the_message_names_the_extra() -> None:
-    code = "import sys; sys.modules['hishel'] = None; import vllm_http_cache.storage.hishel"
-    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert run.stderr.splitlines()[-1].endswith("pip install vllm-http-cache[hishel]")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +132,40 @@ def test_a_database_that_cannot_be_used_finds_and_stores_nothing(make: Make, dat
 def test_no_place_for_temporary_files(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     assert make().create_body(KEY, 1) is None
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["slow", "slow to fail"])
+def test_one_that_takes_long_is_left_alone_for_a_while(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    storage, now, calls = make(), [0.0], 0
+    store(storage, b"body")
+    monkeypatch.setattr(storage, "_timer", lambda: now[0])
+    get_entries = storage._hishel.get_entries
+
+    def slow(place: str) -> Any:
+        nonlocal calls
+        calls += 1
+        now[0] += 1.0
+        if fails:
+            raise ConnectionError("nobody answers")
+        return get_entries(place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage._hishel, "get_entries", slow)
+        assert (storage.read(KEY) is None) is fails
+        for _ in range(3):
+            storage.forget(KEY)
+            assert storage.read(KEY) is None and storage.swap(KEY, None, Record(()))
+            assert storage.create_body(KEY, 1) is None
+        assert calls == 1
+        assert "it took 1.0 s" in caplog.text or "nobody answers" in caplog.text
+    now[0] += 10.0
+    assert found(storage), "it was not removed meanwhile"
+    assert storage.create_body(KEY, 1) is not None
+
+
+def test_without_hishel_the_message_names_the_extra() -> None:
+    code = "import sys; sys.modules['hishel'] = None; import vllm_http_cache.storage.hishel"
+    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert run.stderr.splitlines()[-1].endswith("pip install vllm-http-cache[hishel]")

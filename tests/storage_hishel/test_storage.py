@@ -392,34 +392,3 @@ def test_a_forked_child_finds_nothing_and_harms_nothing(make: Make) -> None:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     assert found(storage) == {stored}
-
-
-@pytest.mark.parametrize("fails", [False, True], ids=["slow", "slow to fail"])
-def test_one_that_takes_long_is_left_alone_for_a_while(
-    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
-) -> None:
-    storage, now, calls = make(), [0.0], 0
-    store(storage, b"body")
-    monkeypatch.setattr(storage, "_timer", lambda: now[0])
-    get_entries = storage._hishel.get_entries
-
-    def slow(place: str) -> Any:
-        nonlocal calls
-        calls += 1
-        now[0] += 1.0
-        if fails:
-            raise ConnectionError("nobody answers")
-        return get_entries(place)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage._hishel, "get_entries", slow)
-        assert (storage.read(KEY) is None) is fails
-        for _ in range(3):
-            storage.forget(KEY)
-            assert storage.read(KEY) is None and storage.swap(KEY, None, Record(()))
-            assert storage.create_body(KEY, 1) is None
-        assert calls == 1
-        assert "it took 1.0 s" in caplog.text or "nobody answers" in caplog.text
-    now[0] += 10.0
-    assert found(storage), "it was not removed meanwhile"
-    assert storage.create_body(KEY, 1) is not None
