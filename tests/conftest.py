@@ -60,7 +60,7 @@ class World:
         self.client_class = client_class
         self._stack = stack
 
-    def cache(self, *, max_size: int = 64 * 1024**2, max_entry_size: int | None = None, **options: Any) -> Cache:
+    def cache(self, *, max_size: int = 128 * 1024**2, max_entry_size: int | None = None, **options: Any) -> Cache:
         """A new cache on the folder, as another process would open it. *options* are those of CacheOptions."""
         storage = FileStorage(self.folder, max_size=max_size, max_entry_size=max_entry_size, clock=self.clock)
         return self._stack.enter_context(Cache(storage, CacheOptions(**options), clock=self.clock))
