@@ -103,7 +103,7 @@ class _Backend:
         :raises NotImplementedError: anything else of a request is given.
         """
         key = self._key(url, method, params, request)
-        return key is not None and await in_thread(self._cache.storage.read, key) is not None
+        return key is not None and await in_thread(self._cache.read, key) is not None
 
     async def delete_url(self, url: StrOrURL, method: str = "GET", *, params: Query = None, **request: object) -> None:
         """Drop what is stored for *url*; the rest as for :meth:`has_url`."""
@@ -164,7 +164,7 @@ class _Backend:
             if fresh_until(stat.stored, options) > now:
                 fresh.add(stat.key)
         for key in keys - fresh:
-            self._cache.forget_key(key)
+            self._cache.storage.forget(key)  # what is arriving is fresh
 
     def told(self, response: Any) -> None:
         """Say of *response* where it is from, as that library does."""

@@ -73,7 +73,7 @@ class Cache:
             storage.observe(metrics)
         self.flights = Flights()
         self.forgotten = Forgotten()
-        self.hits = Hits(storage, self.read, self.options, clock)
+        self.hits = Hits(storage, self.forgotten, self.options, clock)
         self.background = Background()
         self._ticker = Ticker()
         self._lock = threading.Lock()
@@ -170,10 +170,19 @@ class Cache:
         """
         self.forget_key(lookup_key(uri, self.options))
 
-    def forget_key(self, key: str, time: float | None = None) -> None:
-        """The same by key: what the origin sent before *time*, in seconds since the epoch; None: before now."""
-        self.forgotten.note(key, self.clock() if time is None else time)
+    def forget_key(self, key: str) -> None:
+        """The same by key."""
+        self.forgotten.note(key)
+        self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        """What of it cannot be removed answers no more all the same."""
+        before = self.storage.read(key)
         self.storage.forget(key)
+        if before is not None and (after := self.storage.read(key)) is not None:
+            for stored in after.responses:
+                if stored in before.responses:  # otherwise somebody has stored it just now
+                    self.forgotten.drop(key, stored)
 
     def clear(self) -> None:
         """Drop all that :meth:`scan` finds, and do not keep what this process has asked for or is receiving.
@@ -181,16 +190,20 @@ class Cache:
         :raises NotImplementedError: the storage cannot list what it holds.
         """
         found = self.scan()
-        self.forgotten.note(None, self.clock())
+        self.forgotten.note(None)
         for key in {stat.key for stat in found}:
-            self.storage.forget(key)
+            self._remove(key)
 
     def scan(self) -> Iterator[Stat]:
         """What is stored and may answer this cache's requests; of a shared storage not what others keep for theirs.
 
         :raises NotImplementedError: the storage cannot list what it holds.
         """
-        return (stat for stat in self.storage.scan() if is_key_of(stat.key, stat.stored.uri, self.options))
+        return (
+            stat
+            for stat in self.storage.scan()
+            if is_key_of(stat.key, stat.stored.uri, self.options) and not self.forgotten.hides(stat.key, stat.stored)
+        )
 
     def _drive(self, way: Exchange, course: Course, send: Send) -> Fetched | None:
         said: Any = None
@@ -339,7 +352,7 @@ class Cache:
         table = dict(changes)
         for old, new in changes:
             if new is None:
-                self.forgotten.drop(key, old.body or old)
+                self.forgotten.drop(key, old)
 
         def changed(responses: tuple[StoredResponse, ...]) -> tuple[StoredResponse, ...]:
             return tuple(new for old in responses if (new := table.get(old, old)) is not None)

@@ -109,8 +109,8 @@ class Course:
                 return self._supply
             case steps.Change(key, changes):
                 self._cache.change(key, changes)
-            case steps.Forget(key, moment):
-                self._cache.forget_key(key, moment)
+            case steps.Forget(key):
+                self._cache.forget_key(key)
                 self._asked_at = self._cache.forgotten.now  # its own answer is newer than what it has outdated
             case steps.Leave(supply):
                 self._supply = None

@@ -218,7 +218,7 @@ def _write_through(request: Request, options: CacheOptions) -> Exchange:
     if isinstance(came, Failed) or options.mode == "off":
         return came if isinstance(came, Failed) else Answer(came.response, body=came.source, arrived=came)
     for uri in invalidated(request, came.response):
-        yield Forget(lookup_key(uri, options), came.response_time)
+        yield Forget(lookup_key(uri, options))
     why = "bypass" if request.method in ("GET", "HEAD") else "method"
     status = CacheStatus(forward=why, forward_status=came.response.status)
     if request.method == "POST" and names_target(request) and storable(request, came.response, options):

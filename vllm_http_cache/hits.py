@@ -20,6 +20,7 @@ from .rfc9111.target import cache_key
 from .storage.protocol import BodyDamaged
 
 if TYPE_CHECKING:
+    from .forgetting import Forgotten
     from .rfc9111.message import BodyRef, StoredResponse
     from .rfc9111.options import CacheOptions
     from .storage.protocol import BodyReader, Record, Storage
@@ -76,12 +77,12 @@ class Hits:
     def __init__(
         self,
         storage: Storage,
-        read: Callable[..., Record | None],
+        forgotten: Forgotten,
         options: CacheOptions,
         clock: Callable[[], float],
     ) -> None:
         self._storage = storage
-        self._read = read
+        self._forgotten = forgotten
         self._options = options
         self._clock = clock
         self.reset()
@@ -101,7 +102,7 @@ class Hits:
         if self._options.mode != "default" or ((memo is None or request is not memo.plain) and not is_plain(request)):
             return None
         key = cache_key(request.uri, self._options) if memo is None else memo.key
-        record = self._read(key, wait=wait)
+        record = self._forgotten.remaining(key, self._storage.read(key, wait=wait))
         if record is None:
             return Look(None, None)
         if memo is None or record is not memo.record:

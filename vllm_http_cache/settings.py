@@ -201,8 +201,7 @@ def misspelt() -> list[str]:
         upper = name.upper()
         meant = difflib.get_close_matches(upper, known, 1, CLOSE)
         if meant or upper.startswith(LOOKS_OURS):
-            contained = (part for part in known if part in upper)
-            meant = sorted(contained, key=lambda part: (upper.endswith(part), len(part)), reverse=True) or meant
+            meant = sorted(filter(upper.endswith, known), key=len, reverse=True) or meant
             complaints.append(f"{name} is no setting" + (f": is {meant[0]} meant?" if meant else ""))
     return complaints
 

@@ -87,10 +87,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """What the origin sent before ``time`` is outdated. -> None"""
+    """-> None"""
 
     key: str
-    time: float
 
 
 @dataclass(frozen=True, slots=True)

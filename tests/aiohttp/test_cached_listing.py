@@ -35,7 +35,9 @@ def test_what_is_stored(origin: Origin, files: Cache, clock: Clock) -> None:
             assert {url async for url in session.cache.get_urls()} == {URL(url) for url in (short, long, moved)}
 
             clock.advance(5)
+            before = files.forgotten.now
             await session.delete_expired_responses()
+            assert files.forgotten.now == before, "what is arriving is fresh"
             assert [await session.has_url(url) for url in (short, long, moved)][:2] == [False, True]
             await session.delete_url(long, "POST")
             assert await session.has_url(long)
@@ -72,6 +74,21 @@ def test_a_url_is_named_as_it_is_asked_for(origin: Origin, files: Cache) -> None
                 ]
             await session.cache.delete_url(f"{base}x?y")
             assert not await session.has_url("x?y")
+
+    run(main)
+
+
+def test_what_cannot_be_removed_is_no_longer_there(
+    origin: Origin, files: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = origin.on("/", Answer(200, KEPT, b"x"))
+    monkeypatch.setattr(files.storage, "forget", lambda key: None)
+
+    async def main() -> None:
+        async with session_of(files) as session:
+            await fetched(session, url)
+            await session.delete_url(url)
+            assert not await session.has_url(url)
 
     run(main)
 

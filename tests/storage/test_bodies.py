@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -31,7 +32,7 @@ from tests.storage.helpers import (
 from vllm_http_cache.storage import devices
 from vllm_http_cache.storage.devices import write_all
 from vllm_http_cache.storage.files import FileStorage
-from vllm_http_cache.storage.protocol import BodyDamaged
+from vllm_http_cache.storage.protocol import BodyDamaged, Record
 
 KEY = key("bodies")
 FLIGHT = key("flight")
@@ -104,6 +105,20 @@ def test_more_pieces_than_the_system_takes_at_once(storage: FileStorage) -> None
     assert writer and writer.write(*pieces)
     ref = writer.commit()
     assert ref and read_body(storage, ref) == b"".join(pieces)
+
+
+def test_a_body_whose_record_was_not_put_in_its_place_is_there_for_the_next_try(storage: FileStorage) -> None:
+    """Even where not all of the record would have fitted in."""
+    large = [replace(response(tag="large"), selecting=(("a", "b" * MIB),))]
+    ref = write_body(storage, KEY, b"body")
+    assert ref
+    seen = storage.read(KEY)
+    assert storage.swap(KEY, seen, Record((response(tag="rival"),)))
+    mine = response(ref, tag="mine")
+    assert not storage.swap(KEY, seen, Record((mine, *large)))
+    seen = storage.read(KEY)
+    assert storage.swap(KEY, seen, Record((mine,)))
+    assert read_body(storage, ref) == b"body"
 
 
 # Following in the same process.

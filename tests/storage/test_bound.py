@@ -22,7 +22,6 @@ from tests.storage.helpers import (
     ledger_is_exact,
     load,
     occupied,
-    own_folder,
     patched,
     read_body,
     record_file,
@@ -32,7 +31,7 @@ from tests.storage.helpers import (
     v1,
     write_body,
 )
-from vllm_http_cache.storage import formats, ledger
+from vllm_http_cache.storage import ledger
 from vllm_http_cache.storage.devices import Device
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.layout import Home
@@ -298,83 +297,6 @@ def test_a_floor_is_a_share_of_a_small_device() -> None:
     assert Device(100 * 1024**3, 0).floor(None) == 64 * MIB
     assert Device(20 * MIB, 0).floor(None) == MIB
     assert Device(20 * MIB, 0).floor(5) == 5
-
-
-# Formats.
-
-
-def test_older_formats_are_reclaimed_within_the_bound(make: Make, tmp_path: Path) -> None:
-    old = own_folder(tmp_path / "cache") / "v0" / "deep" / "er"
-    old.mkdir(parents=True)
-    own_folder(tmp_path / "cache").chmod(0o700)
-    for number in range(10):
-        (old / str(number)).write_bytes(bytes(300_000))
-    storage = make(max_size=4 * MIB)
-    peak = 0
-    assert eventually(lambda: store(storage, KEY, bytes(2 * MIB)))
-    peak = max(peak, occupied(tmp_path / "cache"))
-    assert not (own_folder(tmp_path / "cache") / "v0").exists()
-    assert peak <= 4 * MIB
-
-
-@pytest.mark.parametrize("what", ["a pipe", "a link", "a file"])
-def test_what_is_no_folder_is_no_older_format_and_goes(make: Make, tmp_path: Path, what: str) -> None:
-    storage = make()
-    assert store(storage, KEY, b"x")
-    storage.close()
-    place = own_folder(tmp_path / "cache") / "v0"
-    match what:
-        case "a pipe":
-            os.mkfifo(place)
-        case "a link":
-            place.symlink_to(tmp_path)
-        case _:
-            place.write_bytes(bytes(10_000))
-    storage = make()
-    with patched(storage._room._janitor, "ask", lambda: None):
-        assert store(storage, key(1), b"y")
-    assert occupied(tmp_path / "cache") <= usage(storage).used
-    sweep(storage)
-    assert not os.path.lexists(place)
-    assert ledger_is_exact(storage)
-
-
-def test_older_formats_are_not_looked_through_while_the_ledger_is_locked(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = make()
-    assert store(storage, KEY, b"x")
-    storage.close()
-    (own_folder(tmp_path / "cache") / "v0" / "deep").mkdir(parents=True)
-    (own_folder(tmp_path / "cache") / "v0" / "deep" / "file").write_bytes(bytes(100_000))
-    storage = make()
-    place = storage._access.reading()
-    assert place
-    entered: list[bool] = []
-    occupied_by = formats._occupied
-
-    def look(home: Home, name: str) -> int:
-        entered.append(place.ledger._entered)
-        return occupied_by(home, name)
-
-    monkeypatch.setattr(formats, "_occupied", look)
-    with patched(storage._room._janitor, "ask", lambda: None):
-        assert store(storage, key(1), b"y")
-    assert usage(storage).used >= occupied(tmp_path / "cache") > 100_000
-    sweep(make())
-    place.count_home()
-    assert usage(storage).used < 100_000
-    assert entered == [False]
-
-
-def test_later_formats_and_anything_else_are_left_alone(storage: FileStorage, tmp_path: Path) -> None:
-    others = [own_folder(tmp_path / "cache") / name for name in ("v2", "v10", "va", "v", "x")]
-    assert store(storage, KEY, b"x")
-    for folder in others:
-        folder.mkdir()
-        (folder / "file").write_bytes(b"theirs")
-    sweep(storage)
-    assert all((folder / "file").read_bytes() == b"theirs" for folder in others)
 
 
 def test_two_bounds_on_one_folder_each_hold_for_their_own(make: Make) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage import actors
 from tests.storage.conftest import Make
 from tests.storage.helpers import (
     eventually,
@@ -31,6 +30,21 @@ from vllm_http_cache.storage.ledger import SLOTS
 from vllm_http_cache.storage.toolbox import sweep, usage
 
 KEY = key("ground")
+
+
+class Telling:
+    """An observer that keeps the evictions it is told of."""
+
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+
+    def evicted(self, reason: str, number: int = 1) -> None:
+        self._told += [reason] * number
+
+    def storage_failed(self, operation: str) -> None: ...
+
+    def holds(self, *, octets: int | None = None, keys: int | None = None) -> None: ...
+
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -160,6 +174,17 @@ def test_a_folder_in_a_records_place_gives_way(storage: FileStorage, tmp_path: P
     assert store(storage, KEY, b"y")
 
 
+def test_a_full_folder_in_a_records_place_stays_and_is_no_eviction(storage: FileStorage, tmp_path: Path) -> None:
+    told: list[str] = []
+    storage.observe(Telling(told))
+    (record_file(tmp_path / "cache", KEY) / "full").mkdir(parents=True)
+    assert store(storage, key(1), b"x")
+    for _ in range(3):
+        assert storage.read(KEY) is None
+        assert is_quiet(storage)
+    assert told == []
+
+
 # What becomes of it.
 
 
@@ -265,4 +290,3 @@ def test_everything_stays_inside(make: Make, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {".vllm-http-cache"}
     assert all(path.stat().st_mtime_ns == before[path] for path in before)
     assert occupied(tmp_path / "cache") > 0
-    assert actors.KEY

@@ -161,8 +161,29 @@ def test_one_that_takes_long_is_left_alone_for_a_while(
         assert calls == 1
         assert "it took 1.0 s" in caplog.text or "nobody answers" in caplog.text
     now[0] += 10.0
-    assert found(storage), "it was not removed meanwhile"
+    assert not found(storage), "what was to be removed goes before it is read again"
     assert storage.create_body(KEY, 1) is not None
+
+
+def test_what_a_locked_database_did_not_remove_goes_before_it_is_read_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """hishel waits for the lock, and says nothing of having waited in vain."""
+    storage, now = make(), [0.0]
+    store(storage, b"body")
+    monkeypatch.setattr(storage, "_timer", lambda: now[0])
+
+    def locked(_: str) -> list[Any]:
+        now[0] += 5.0
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage._hishel, "get_entries", locked)
+        storage.forget(KEY)
+    now[0] += 10.0
+    assert storage.read(KEY) is None
+    store(storage, b"new")
+    assert found(storage)
 
 
 def test_without_hishel_the_message_names_the_extra() -> None:

@@ -25,7 +25,7 @@ def measure_older(home: Home) -> None:
 
 def _occupied(home: Home, name: str) -> int:
     total = 0
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # of what cannot be looked through, nobody knows
         status = os.stat(name, dir_fd=home.parent, follow_symlinks=False)
         if not stat.S_ISDIR(status.st_mode):
             return status.st_blocks * 512

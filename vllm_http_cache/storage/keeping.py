@@ -63,7 +63,7 @@ class Keeping:
         finally:
             if not swapped:  # it is tried once more, or not
                 self._look_later(new)
-        if len(kept.responses) < len(record.responses):
+        if swapped and len(kept.responses) < len(record.responses):
             self._remove_unnamed(place, key, new)
         return swapped
 
@@ -145,9 +145,14 @@ class Keeping:
         kept = tuple(stored for stored in record.responses if stored.body is None or stored.body.name != name)
         if current.record is not None and kept == current.record.responses:
             return None
-        if not self.swap(place, key, current.record, Record(kept)):
+        if not self.swap(place, key, current.record, Record(kept)) or self._is_there(place, key, current):
             return None
         return "damaged" if current.record is None or kept != record.responses else "age"
+
+    def _is_there(self, place: Place, key: str, seen: Loaded) -> bool:
+        """Whether it has not gone after all: a folder with something in it stays."""
+        found = self._shelf.get(place.home, key)
+        return found is not None and found.generation == seen.generation
 
     def _is_seen(self, current: Loaded | None, seen: Record | None) -> bool:
         if seen is None:

@@ -250,9 +250,10 @@ class Ledger:
         for slot in range(SLOTS):
             note = self._note(slot)
             if note is not None and note[1] == boot:
-                life = Descriptor(self._home.open(f"writers/{slot}", os.O_RDONLY))
-                if try_lock(life.number, shared=True) is False:
-                    return True
+                with suppress(FileNotFoundError):  # it has left just now
+                    life = Descriptor(self._home.open(f"writers/{slot}", os.O_RDONLY))
+                    if try_lock(life.number, shared=True) is False:
+                        return True
         return False
 
     def _begin(self) -> Page:

@@ -125,10 +125,8 @@ class Room:
             is_bound = amount + 2 * place.home.slack + page.account(HOME) > self._limits.max_size
         if not could_have:
             if not is_bound:
-                self._warn(
-                    "reserving room",
-                    OSError(ENOSPC, "the device must keep some free space (MEDIA_CACHE_FREE_SPACE_FLOOR_MB)"),
-                )
+                what = "files free" if self._lacks_files(place) else "free space (MEDIA_CACHE_FREE_SPACE_FLOOR_MB)"
+                self._warn("reserving room", OSError(ENOSPC, f"the device must keep some {what}"))
             return False
         deadline = time.monotonic() + PATIENCE
         request = object()
@@ -154,7 +152,14 @@ class Room:
         device = place.home.device()
         return device is None or device.free >= device.floor(self._limits.free_space_floor)
 
-    def _space(self, place: Place, page: Page, *, reserved: int | None = None, floors_of_files: int = 1) -> Space:
+    def _lacks_files(self, place: Place) -> bool:
+        device = place.home.device()
+        return device is not None and device.free_files < device.floor_of_files
+
+    def _space(
+        self, place: Place, page: Page, *, reserved: int | None = None, floors_of_files: int = 1, roughly: bool = False
+    ) -> Space:
+        """:param roughly: what unfinished bodies have written need not be looked for; there may be more left."""
         reserved = page.reserved if reserved is None else reserved
         home = page.account(HOME)
         space = Space(page.used - home, self._limits.max_size - home - reserved, inf)
@@ -165,7 +170,7 @@ class Room:
         few_files = device.free_files < floors_of_files * device.floor_of_files
         if left >= space.room - space.entries and not few_files:
             return space
-        written = min(_unfinished(place.home), page.reserved)
+        written = 0 if roughly else min(_unfinished(place.home), page.reserved)
         left += min(written, reserved)
         ours = 2 * (page.used + written) > device.size - device.free  # most of what is there
         if few_files:
@@ -180,7 +185,9 @@ class Room:
             return False
         place.settle()
         with place.ledger.locked() as page:
-            space = self._space(place, page)
+            space = self._space(place, page, roughly=True)
+            if not space.has(amount) or space.surplus(amount):
+                space = self._space(place, page)
             granted = space.has(amount) and place.ledger.reserve(page, amount, self._limits.max_size)
             if granted:
                 self._waiting.pop(request, None)  # before the janitor can count it twice

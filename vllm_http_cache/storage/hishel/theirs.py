@@ -31,6 +31,7 @@ T = TypeVar("T")
 DAY = 86_400.0
 EVER = 3650 * DAY  # hishel cannot be told "for ever" where a storage of its own has a default
 SLOW, REST = 1.0, 10.0  # seconds that reading or changing a record may take; otherwise hishel is left alone so long
+MOST_DOOMED = 4096
 GRACE = 600.0  # seconds after which a body without a record is taken for abandoned
 
 _RECORD = "record"
@@ -58,7 +59,8 @@ class HishelStorage(FailOpen):
     - Reading at an offset reads what lies before it; reading backwards starts again.
     - A forked child finds and stores nothing, since SQLite's connections do not survive a fork.
     - hishel logs its own failures, each of them. When it takes a second or more to read or change a record, nothing is
-      read, stored or removed for ten seconds, so that not every request waits for it.
+      read, stored or removed for ten seconds, so that not every request waits for it. What was to be removed meanwhile
+      goes before the key is read again.
     - An observer is told of failures alone: hishel does not say what it evicts, nor what it holds.
 
     :param hishel_storage: closed with this one; transports of hishel's may share it until then.
@@ -80,6 +82,7 @@ class HishelStorage(FailOpen):
         self._pid: int | None = os.getpid()  # None: closed
         self._timer: Callable[[], float] = time.monotonic
         self._rests_until = -inf
+        self._doomed: dict[str, None] = {}  # what was to be removed, and may still be there
 
     @property
     def _usable(self) -> bool:
@@ -119,6 +122,8 @@ class HishelStorage(FailOpen):
         return self._promptly("reading a record", lambda: self._read(key), None)
 
     def _read(self, key: str) -> Record | None:
+        if not self._remove(key):
+            return None
         responses = self._live(self._found(key))
         return Record(responses) if responses else None
 
@@ -135,6 +140,8 @@ class HishelStorage(FailOpen):
         return self._promptly("keeping a record", lambda: self._swap(key, seen, record), otherwise=True)
 
     def _swap(self, key: str, seen: Record | None, record: Record) -> bool:
+        if not self._remove(key):
+            return True
         with self._lock(key):
             found = self._found(key)
             live = self._live(found)
@@ -175,12 +182,21 @@ class HishelStorage(FailOpen):
         return entry
 
     def forget(self, key: str) -> None:
-        def remove() -> None:
+        self._doomed[key] = None
+        while len(self._doomed) > MOST_DOOMED:
+            self._doomed.pop(next(iter(self._doomed)), None)
+        self._promptly("removing a record", partial(self._remove, key), otherwise=False)
+
+    def _remove(self, key: str) -> bool:
+        """Whether nothing that was to be removed is there, as far as hishel says, which hides its failures."""
+        if key in self._doomed:
+            began = self._timer()
             with self._lock(key):
                 for entry in self._hishel.get_entries(_place(key)):
                     self._hishel.remove_entry(entry.id)
-
-        self._promptly("removing a record", remove, None)
+            if self._timer() - began < SLOW:
+                self._doomed.pop(key, None)
+        return key not in self._doomed
 
     def create_body(self, key: str, length: int | None) -> BodyWriter | None:
         if self._timer() < self._rests_until or (length is not None and not self._has_room(length)):
