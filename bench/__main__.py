@@ -25,10 +25,6 @@ ENVIRON = {
     "VLLM_CONFIGURE_LOGGING": "0",
     "VLLM_DO_NOT_TRACK": "1",
     "VLLM_TARGET_DEVICE": "cpu",
-    # glibc gives memory back after one operation and not after the next, by chance, and having it again takes longer
-    # than a hit. Here it keeps what it has, of pieces up to the largest that it may keep.
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
-    "MALLOC_TRIM_THRESHOLD_": str(1024**3),
 }
 PLACES = ("/var/tmp", tempfile.gettempdir())
 
