@@ -12,10 +12,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from vllm_http_cache import FileStorage
-from vllm_http_cache.storage.layout import FOLDERS, FORMAT, OWN
-
-__all__ = ["emptied", "make_used", "spread"]
+__all__ = ["emptied", "spread"]
 
 _FLAGS = struct.Struct("l")
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS of <linux/fs.h>
@@ -31,16 +28,6 @@ def spread(folder: Path) -> None:
             fcntl.ioctl(fd, _SET_FLAGS, _FLAGS.pack(flags | _TOP))
     finally:
         os.close(fd)
-
-
-def make_used(folder: Path) -> None:
-    """Make a folder, with the subfolders that a cache of ours has in it after its first thousand or two of stores."""
-    folder.mkdir(parents=True)
-    storage = FileStorage(folder)
-    storage.open()
-    storage.close()
-    for name in FOLDERS:
-        (folder / OWN / FORMAT / name).mkdir(0o700)
 
 
 def emptied(folder: Path) -> None:

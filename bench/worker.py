@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import measuring
-from .ground import emptied, make_used
+from .ground import emptied
 from .measuring import Sample
 from .subjects import AsyncSubject, Subject, make
 
@@ -174,7 +174,7 @@ class Host:
     def _open(self, shared: bool = False) -> None:
         assert self._subject is not None
         if not shared:
-            make_used(self._folder)
+            self._folder.mkdir(parents=True)
         if isinstance(self._subject, AsyncSubject):
             self._runner.run(self._subject.open(self._folder))
         else:
