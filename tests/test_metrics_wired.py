@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from tests.core.memory import MemoryStorage
 from tests.core.scripted import Answer, Clock, Origin, afetch, fetch, get, ok, whole
-from tests.storage.helpers import eventually, patched
+from tests.storage.helpers import by_uri, eventually, patched
 from vllm_http_cache import Cache, FileStorage
 from vllm_http_cache.metrics import Metrics
 from vllm_http_cache.rfc9111.message import Request
-from vllm_http_cache.storage.toolbox import by_uri, purge, sweep, trim, usage
+from vllm_http_cache.storage.toolbox import purge, sweep, trim, usage
 from vllm_http_cache.wire import Fetched
 
 BODY = b"x" * 100_000

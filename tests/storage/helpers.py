@@ -16,7 +16,7 @@ from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.protocol import BodyUnreadable, Record, Storage
 from vllm_http_cache.storage.readers import BLOCK
 from vllm_http_cache.storage.sweep import Sweep
-from vllm_http_cache.storage.toolbox import usage
+from vllm_http_cache.storage.toolbox import Choice, usage
 
 MIB = 1024 * 1024
 
@@ -210,3 +210,7 @@ def a_sweep(storage: FileStorage) -> Sweep:
     place = storage._access.place
     assert place
     return Sweep(place.home, place.ledger, time.time, time.time, storage._troubles.warn)
+
+
+def by_uri(uri: str) -> Choice:
+    return lambda stat: stat.stored.uri == uri

@@ -15,6 +15,7 @@ from tests.storage.faults import intercepted
 from tests.storage.helpers import (
     MIB,
     body_files,
+    by_uri,
     eventually,
     is_quiet,
     key,
@@ -36,7 +37,7 @@ from vllm_http_cache.storage.devices import Device
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.layout import Home
 from vllm_http_cache.storage.protocol import Record
-from vllm_http_cache.storage.toolbox import by_uri, purge, sweep, usage
+from vllm_http_cache.storage.toolbox import purge, sweep, usage
 
 KEY = key("bound")
 

@@ -14,6 +14,7 @@ from tests.storage.conftest import Clock, Make
 from tests.storage.helpers import (
     MIB,
     body_files,
+    by_uri,
     flip,
     is_quiet,
     key,
@@ -30,7 +31,6 @@ from vllm_http_cache.storage.layout import is_body
 from vllm_http_cache.storage.protocol import Record
 from vllm_http_cache.storage.toolbox import (
     by_host,
-    by_uri,
     older_than,
     purge,
     put,

@@ -186,6 +186,26 @@ def test_what_a_locked_database_did_not_remove_goes_before_it_is_read_again(
     assert found(storage)
 
 
+def test_what_is_stored_and_forgotten_while_more_is_removed_goes_too(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = make()
+    store(storage, b"old")
+    get_entries = storage._hishel.get_entries
+
+    def found_and_then_forgotten(place: str) -> Any:
+        entries = get_entries(place)
+        patch.undo()
+        storage._doomed[KEY] = object()  # as by another thread, which has to wait for the key's lock
+        return entries
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage._hishel, "get_entries", found_and_then_forgotten)
+        storage.forget(KEY)
+    assert KEY in storage._doomed
+    assert storage.read(KEY) is None and not storage._doomed
+
+
 def test_without_hishel_the_message_names_the_extra() -> None:
     code = "import sys; sys.modules['hishel'] = None; import vllm_http_cache.storage.hishel"
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

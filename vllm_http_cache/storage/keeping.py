@@ -21,8 +21,9 @@ class Keeping:
     """Every method raises OSError when the disk does.
 
     :param reserve: reserves octets and says whether there was room.
-    :param look_later: told the names of bodies that may never be named by a record.
     :param visible: as much of a record file as may still be used.
+    :param look_later: told the names of bodies that may never be named by a record.
+    :param clock: seconds since the epoch.
     :param tell: told the octets that are used, after each change.
     """
 

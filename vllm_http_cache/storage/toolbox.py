@@ -22,7 +22,6 @@ __all__ = [
     "Usage",
     "answers",
     "by_host",
-    "by_uri",
     "has_newer",
     "is_sound",
     "older_than",
@@ -89,11 +88,6 @@ def sweep(storage: FileStorage) -> None:
 def settle(storage: FileStorage) -> None:
     """Wait until what this process has begun to remove is gone; half a minute at most."""
     storage._room.settle()
-
-
-def by_uri(uri: str) -> Choice:
-    """Chooses the responses stored under exactly this target URI."""
-    return lambda stat: stat.stored.uri == uri
 
 
 def by_host(host: str) -> Choice:

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from errno import ETIMEDOUT
 from functools import partial
 from math import inf
@@ -82,7 +83,7 @@ class HishelStorage(FailOpen):
         self._pid: int | None = os.getpid()  # None: closed
         self._timer: Callable[[], float] = time.monotonic
         self._rests_until = -inf
-        self._doomed: dict[str, None] = {}  # what was to be removed, and may still be there
+        self._doomed: dict[str, object] = {}  # what was to be removed, and may still be there: by key, the last wish
 
     @property
     def _usable(self) -> bool:
@@ -182,19 +183,21 @@ class HishelStorage(FailOpen):
         return entry
 
     def forget(self, key: str) -> None:
-        self._doomed[key] = None
-        while len(self._doomed) > MOST_DOOMED:
-            self._doomed.pop(next(iter(self._doomed)), None)
+        self._doomed[key] = object()
+        with suppress(RuntimeError, StopIteration):  # other threads change it too
+            while len(self._doomed) > MOST_DOOMED:
+                self._doomed.pop(next(iter(self._doomed)), None)
         self._promptly("removing a record", partial(self._remove, key), otherwise=False)
 
     def _remove(self, key: str) -> bool:
         """Whether nothing that was to be removed is there, as far as hishel says, which hides its failures."""
-        if key in self._doomed:
+        wish = self._doomed.get(key)
+        if wish is not None:
             began = self._timer()
             with self._lock(key):
                 for entry in self._hishel.get_entries(_place(key)):
                     self._hishel.remove_entry(entry.id)
-            if self._timer() - began < SLOW:
+            if self._timer() - began < SLOW and self._doomed.get(key) is wish:  # otherwise there is more to remove
                 self._doomed.pop(key, None)
         return key not in self._doomed
 
