@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import anyio.to_thread
@@ -16,7 +17,7 @@ from tests.core.scripted import Origin, afetch, fetch, ok
 from vllm_http_cache import Cache, boarding, downloads, loops
 from vllm_http_cache.abandoned import close_abandoned
 from vllm_http_cache.downloads import Broken, Download, Reader
-from vllm_http_cache.loops import TaskBell, ThreadBell, in_thread, task_bell
+from vllm_http_cache.loops import TaskBell, ThreadBell, in_pool, in_thread, task_bell
 from vllm_http_cache.wire import Caller
 
 
@@ -63,6 +64,52 @@ async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
     with pytest.raises(RuntimeError, match="its own"):
         await in_thread(call, 1)
     assert calls == [1]
+
+
+def test_a_call_in_a_pool_gives_what_it_gives() -> None:
+    async def main(pool: ThreadPoolExecutor) -> None:
+        assert await in_pool(pool, divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await in_pool(pool, divmod, 7, 0)
+
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(main(pool))
+
+
+def test_who_is_cancelled_takes_back_what_has_not_begun_in_a_pool() -> None:
+    free, made = threading.Event(), []
+
+    async def main(pool: ThreadPoolExecutor) -> None:
+        calls = [asyncio.create_task(in_pool(pool, call)) for call in (lambda: free.wait(10), lambda: made.append(1))]
+        await asyncio.sleep(0)
+        calls[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calls[1]
+        free.set()
+        assert await calls[0]
+
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(main(pool))
+    assert not made
+
+
+def test_a_call_in_a_pool_may_outlive_its_loop(caplog: pytest.LogCaptureFixture) -> None:
+    begun, free = threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        free.wait(10)
+
+    async def main(pool: ThreadPoolExecutor) -> None:
+        calling = asyncio.create_task(in_pool(pool, call))
+        await asyncio.sleep(0)
+        assert begun.wait(10)
+        calling.cancel()
+
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(main(pool))
+        free.set()
+    assert not caplog.records
 
 
 def test_a_loop_whose_tasks_have_ended_is_kept_by_nobody(kept: Kept) -> None:

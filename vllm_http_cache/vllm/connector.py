@@ -5,13 +5,13 @@ Octets that do not decode drop what is stored of them and, where they had been s
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import math
 import sys
 from collections.abc import Callable
 from typing import Any, Self
 
+from ..loops import in_pool
 from .attempt import ATTEMPT, Attempt
 from .connection import MARK, Seam
 
@@ -61,8 +61,8 @@ def wrapped_load_async(load: Callable[..., Any]) -> Callable[..., Any]:
             return await load(self, url, media_io, *args, **kwargs)
         with _Loading(self, url, media_io) as loading:
             try:
-                if (content := loading.at_hand(media_io, wait=False)) is not None:
-                    return await asyncio.get_running_loop().run_in_executor(threads, media_io.load_bytes, content)
+                if threads is not None and (content := loading.at_hand(media_io, wait=False)) is not None:
+                    return await in_pool(threads, media_io.load_bytes, content)
                 return await load(self, url, media_io, *args, **kwargs)
             except Exception as error:
                 if not (loading.vetoed(error) and loading.begins_again()):
