@@ -14,12 +14,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Sample", "acrowd", "atimed", "crowd", "largest_stall", "peak_growth", "timed", "with_tasks"]
+__all__ = [
+    "Sample",
+    "acrowd",
+    "atimed",
+    "crowd",
+    "largest_stall",
+    "peak_growth",
+    "settle_allocator",
+    "timed",
+    "with_tasks",
+]
 
 Call = Callable[[str], object]
 AsyncCall = Callable[[str], Awaitable[object]]
 
 TICK = 0.001  # seconds
+PICTURE = 31 * 1024**2  # octets; glibc adapts to what is freed up to 32 MiB
 SETTLING = 0.02  # seconds of an idle loop before a stall is looked for
 
 
@@ -42,6 +53,15 @@ class _Stopwatch:
     def sample(self, count: int) -> Sample:
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         return Sample(wall / count, cpu / count, count)
+
+
+def settle_allocator() -> None:
+    """Make this process one that has handled a picture before.
+
+    glibc keeps twice the largest block that was freed. A process that has freed none gives its memory back after some
+    operations and not after others, by chance, and has it again at the price of a page fault for each 4 KiB.
+    """
+    bytearray(PICTURE)
 
 
 def timed(call: Call, urls: list[str]) -> Sample:

@@ -132,6 +132,7 @@ class Host:
 
     def pace(self, operation: str, url: str, distinct: bool, seconds: float) -> float:
         """Seconds that an operation takes, from as many as fill *seconds*; the best of three, for others run too."""
+        measuring.settle_allocator()
         self.warm(operation, url, distinct)
         count = WARM
         while True:
