@@ -34,14 +34,13 @@ from vllm_http_cache.storage.protocol import Growing
 from vllm_http_cache.storage.records import names
 from vllm_http_cache.storage.toolbox import sweep, usage, verify
 
-OPERATIONS: dict[Callable[[FileStorage], None], int] = {  # and how many system calls to go on at a time
-    actors.replacing: 1,
-    actors.forgetting: 1,
-    actors.giving_up: 1,
-    actors.closing: 1,
-    actors.trimming: 17,
-    actors.sweeping: 31,
-}
+SMALL = (actors.replacing, actors.forgetting, actors.giving_up, actors.closing)
+OPERATIONS = [  # and how many system calls to go on at a time
+    *((operation, 7) for operation in SMALL),
+    *(pytest.param(operation, 1, marks=pytest.mark.slow) for operation in SMALL),
+    (actors.trimming, 17),
+    (actors.sweeping, 31),
+]
 
 
 def is_within_its_ledger(path: Path) -> bool:
@@ -63,12 +62,14 @@ def nothing_is_left_behind(storage: FileStorage, path: Path) -> bool:
     return {file.name for file in body_files(path)} == names(stored) and all(sound for _, sound in verify(storage))
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_kill_at_any_system_call(make: Make, tmp_path: Path, operation: Callable[[FileStorage], None]) -> None:
+@pytest.mark.parametrize("operation, step", OPERATIONS)
+def test_a_kill_at_any_system_call(
+    make: Make, tmp_path: Path, operation: Callable[[FileStorage], None], step: int
+) -> None:
     path = tmp_path / "cache"
-    nth, status = 1 - OPERATIONS[operation], -signal.SIGKILL
+    nth, status = 1 - step, -signal.SIGKILL
     while status == -signal.SIGKILL:
-        nth += OPERATIONS[operation]
+        nth += step
         storage = actors.quiet(make(path, max_size=10 * MIB, free_space_floor=0))
         assert store(storage, actors.KEY, actors.OLD)
         assert store(storage, key(1), b"bystander")
