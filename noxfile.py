@@ -73,6 +73,17 @@ def tests(session: nox.Session, client: str) -> None:
     run_in(session, f"environment-{session.python}", "-m", "pytest", *choice)
 
 
+@nox.session(python=PYTHONS[0], default=False)
+def oldest(session: nox.Session) -> None:
+    """The matrix, the commands and aiohttp's tests with the oldest dependencies that pyproject.toml allows."""
+    session.install("uv")  # pip knows the newest only
+    session.run("uv", "pip", "install", "--resolution=lowest-direct", EVERYTHING)
+    session.install(*nox.project.dependency_groups(PROJECT, "tests"))
+    session.run("python", "-m", "pytest", "-m", "not slow", "tests/aiohttp", "tests/cli")
+    for client in CLIENTS:
+        session.run("python", "-m", "pytest", "-m", "not slow", "tests/matrix", "--client", client)
+
+
 @nox.session(name="environment-vllm", python=VLLM_PYTHON, default=False)
 def environment_vllm(session: nox.Session) -> None:
     """The real vLLM as far as it runs without a GPU: 1.6 GB and some minutes, made once."""

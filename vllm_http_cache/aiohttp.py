@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .cache import Cache
     from .wire import AsyncBody, UrlPolicy
 
-__all__ = ["CacheMiddleware", "octets", "refuse", "text"]
+__all__ = ["CacheMiddleware", "field_lines", "octets", "refuse", "text"]
 
 ATTRIBUTE = "vllm_http_cache"  # of a response: the Fetched it was made from
 AMBIGUOUS = re.compile(r"[^A-Za-z0-9._~\[\]:-]")  # in a host: what two parsers of URLs may read differently
@@ -179,7 +179,7 @@ class _Call:
         return True
 
     def _reply(self, response: ClientResponse, deadline: float | None) -> Reply:
-        fields = _lines(response)
+        fields = field_lines(response)
         head = Response(response.status, fields, octets(response.reason or ""))
         framed = is_framed(response.method, head)
         if not self._coded and _coding(response.headers):  # decoded already: the fields of the coded form are wrong
@@ -196,7 +196,7 @@ class _Call:
         if self._decode and self._coded and native.content is not EMPTY_PAYLOAD and _coding(native.headers):
             return await self._made(head, _Source(native, None))
         told = [line for line in head.fields if line[0].lower() == "cache-status"]
-        _with_fields(native, Fields((*_lines(native).without(("cache-status",)), *told)))
+        _with_fields(native, Fields((*field_lines(native).without(("cache-status",)), *told)))
         native._request_info = self._request.request_info  # without what the cache added
         return native
 
@@ -307,8 +307,9 @@ def _settings(handler: ClientHandlerType) -> dict[str, Any]:
     return {}
 
 
-def _lines(response: ClientResponse) -> Fields:
-    return Fields((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
+def field_lines(response: ClientResponse) -> Fields:
+    """As they came. The space behind a value is no part of it (RFC 9110 section 5.5); some aiohttps leave it there."""
+    return Fields((name.decode("latin-1"), value.rstrip().decode("latin-1")) for name, value in response.raw_headers)
 
 
 def _with_fields(response: Any, fields: Fields) -> None:

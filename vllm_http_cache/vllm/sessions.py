@@ -16,10 +16,10 @@ from urllib3.exceptions import ProtocolError, ReadTimeoutError
 from urllib3.exceptions import SSLError as TransportSSLError
 from yarl import URL
 
-from ..aiohttp import CacheMiddleware, octets
+from ..aiohttp import CacheMiddleware, field_lines, octets
 from ..requests import CacheAdapter, reading, received
 from ..rfc9111.framing import is_framed
-from ..rfc9111.message import Fields, Response
+from ..rfc9111.message import Response
 from ..wire import Reply
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ async def asend(sessions: Sessions, hop: Hop, sent: Request, timeout: float | No
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_read=timeout),
         )
-    fields = Fields((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.raw_headers)
-    head = Response(response.status, fields, octets(response.reason or ""))
+    head = Response(response.status, field_lines(response), octets(response.reason or ""))
     return Reply(head, _AsyncSource(response), framed=is_framed("GET", head))
 
 
