@@ -326,3 +326,23 @@ def test_who_reads_no_further_than_the_last_octet_has_read_it_all(session: reque
             octets += response.raw.read1(len(TEXT) - len(octets))
         assert "; hit" in session.get(url).headers["cache-status"]
     assert octets == TEXT
+
+
+@pytest.mark.parametrize("body", [b"", TEXT])
+def test_who_counts_what_it_iterates_over_has_read_it_all(
+    session: requests.Session, origin: Origin, body: bytes
+) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=body))
+    with session.get(url, stream=True) as response:
+        left = int(response.headers["content-length"])
+        pieces = response.iter_content(1000)
+        while left:
+            left -= len(next(pieces))
+        assert "; hit" in session.get(url).headers["cache-status"]
+
+
+def test_a_content_of_unknown_length_is_closed_at_its_end(session: requests.Session, origin: Origin) -> None:
+    url = origin.on("/", Answer(fields=FRESH, body=TEXT, framing="chunked"))
+    for response in twice(session, url):
+        assert b"".join(response.iter_content(1000)) == TEXT
+        assert response.raw.closed
