@@ -85,6 +85,30 @@ async def test_what_is_not_storable_is_asked_for_in_parallel(cache: Cache, stora
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("what", ["its signature", "everything"])
+async def test_what_the_origin_must_confirm_to_each_is_confirmed_in_parallel(
+    cache: Cache, storage: MemoryStorage, what: str
+) -> None:
+    signed = "http://origin.test/a?Key-Pair-Id=K&Expires=9&Signature={}"
+    stored = ok(cache_control="max-age=60", etag='"1"', **({"vary": "*"} if what == "everything" else {}))
+    fields = {name: value for name, value in stored[1].items() if name != "Content-Length"}
+    origin = Origin(lambda request: (304, fields, []) if "if-none-match" in request.fields else stored)
+    for number in range(2):  # the first that varies on everything tells the next what to expect
+        await afetch(cache, origin, get(signed.format(number) if what == "its signature" else "http://origin.test/a"))
+    origin.held.clear()
+    async with anyio.create_task_group() as tasks:
+        for number in range(2, CALLERS + 2):
+            uri = signed.format(number) if what == "its signature" else "http://origin.test/a"
+            tasks.start_soon(afetch, cache, origin, get(uri))
+        with anyio.fail_after(10):
+            while len(origin) < CALLERS + 2:
+                await anyio.sleep(0.001)
+        origin.held.set()
+    assert all("if-none-match" in request.fields for request in origin.asked[1:])
+    assert nothing_left(cache, storage)
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("after_the_head", [False, True])
 async def test_a_cancelled_leader_costs_at_most_one_more_request(
     cache: Cache, storage: MemoryStorage, after_the_head: bool

@@ -39,6 +39,15 @@ def test_what_is_stale_on_arrival_is_not_shared(lines: tuple[str, ...]) -> None:
     assert verdict(get(), response) == Keep(anew(get(), response), shareable=False)
 
 
+def test_what_varies_on_everything_is_not_shared() -> None:
+    """Nor is it once the origin has confirmed it: to others it has to confirm it again (section 4.1)."""
+    response = answer(FRESH, f"Date: {date(100)}", 'ETag: "1"', "Vary: accept, *")
+    kept_now = verdict(get(), response)
+    assert isinstance(kept_now, Keep) and not kept_now.shareable
+    confirmed = verdict(get(), not_modified(ONE, FRESH), kept("Vary: *", ONE))
+    assert isinstance(confirmed, Freshen) and confirmed.selected and not confirmed.shareable
+
+
 def test_slow_answers_are_older() -> None:
     """Age: 590, max-age=600, 15 s to answer: stale on arrival."""
     response = answer("Cache-Control: max-age=600", "Age: 590", "Date: x")

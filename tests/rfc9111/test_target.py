@@ -298,6 +298,15 @@ def test_requests_wait_for_each_other_if_the_known_vary_fields_agree() -> None:
     assert re.fullmatch("[0-9a-f]{64}", flight_key(KEY, one, varied))
 
 
+def test_requests_under_different_signatures_do_not_wait_for_each_other() -> None:
+    """What one is told the origin has not confirmed to the other."""
+    one, other = (get(uri=f"http://a/?{AWS}{signature}") for signature in "12")
+    assert cache_key(one.uri, SHARED) == cache_key(other.uri, SHARED)
+    for responses in ((), (kept("Vary: Accept"),)):
+        assert flight_key(KEY, one, responses) == flight_key(KEY, get("X: 1", uri=one.uri), responses)
+        assert flight_key(KEY, one, responses) != flight_key(KEY, other, responses)
+
+
 @given(st.text(st.characters(codec="latin-1")), st.text(st.characters(codec="latin-1")))
 def test_flights_are_told_apart_by_what_the_request_says(one: str, other: str) -> None:
     assume(one.strip() != other.strip())

@@ -111,7 +111,11 @@ class _Case:
 
     def is_shareable(self, stored: StoredResponse) -> bool:
         """Is *stored* fresh on arrival, and all that an equal request could want?"""
-        return holds_whole(stored) and stored.response_time < fresh_until(stored, self.options)
+        return (
+            holds_whole(stored)
+            and "*" not in vary_names(stored.fields)
+            and stored.response_time < fresh_until(stored, self.options)
+        )
 
 
 def judge(

@@ -131,10 +131,15 @@ def is_key_of(key: str, uri: str, options: CacheOptions) -> bool:
 def flight_key(key: str, request: Request, responses: Sequence[StoredResponse]) -> str:
     """What requests have in common that may wait for one response (RFC 9111 section 4): 64 hexadecimal digits.
 
+    Those under different signatures may not: the origin has to confirm it to each.
+
     :param responses: the known responses stored under *key*; their Vary fields tell which requests differ.
     """
     names = sorted({name for stored in responses for name in vary_names(stored.fields)})
-    return _digest(key, *((name, normalized(request, name)) for name in names)) if names else key
+    apart = [(name, normalized(request, name)) for name in names]
+    if is_signed(request.uri):
+        apart.append(("", parse_target(request.uri).query))
+    return _digest(key, *apart) if apart else key
 
 
 def same_uri(one: str, other: str) -> bool:
