@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllm_http_cache.rfc9111.directives import response_directives
 from vllm_http_cache.rfc9111.message import Fields
+
+from .make import SHARED
 
 LINES = (("A", "1"), ("b", "2"), ("a", "3"))
 
@@ -45,3 +50,12 @@ def test_a_change_leaves_what_it_was_made_from_as_it_is(
             assert fields.get_all(name) == values
             assert (name in fields) == bool(values)
             assert fields.get(name) == (", ".join(values) if values else None)
+
+
+def test_what_comes_again_and_again_costs_no_more_than_what_comes_once() -> None:
+    """An origin says how many lines and members there are; a caller waits while they are read."""
+    often = 100_000
+    start = process_time()
+    assert len(Fields([("A", "1")] * often).get_all("a")) == often
+    assert response_directives(Fields([("Cache-Control", "max-age=9" + ",a" * often)]), SHARED).max_age == 9
+    assert process_time() - start < 2, "seconds, of which the square of their number would take many"

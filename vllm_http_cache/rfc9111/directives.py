@@ -147,7 +147,7 @@ def _response(given: _Arguments, source: str) -> ResponseDirectives:
 
 def _arguments(value: str) -> _Arguments:
     """The directives of a Cache-Control field value (section 5.2), their names in lower case."""
-    found: dict[str, tuple[str | None, ...]] = {}
+    found: dict[str, list[str | None]] = {}
     for member in members(value):
         directive = _DIRECTIVE.fullmatch(member)
         argument = token_or_string(directive[2]) if directive and directive[2] is not None else None
@@ -157,8 +157,8 @@ def _arguments(value: str) -> _Arguments:
         else:
             given = ((mentioned, "") for mentioned in _RESTRICTIVE.findall(member.lower()))
         for name, text in given:
-            found[name] = (*found.get(name, ()), text)
-    return found
+            found.setdefault(name, []).append(text)
+    return {name: tuple(texts) for name, texts in found.items()}
 
 
 def _seconds(given: _Arguments, name: str, *, invalid: int | None) -> int | None:

@@ -25,13 +25,13 @@ class Fields:
 
     def __init__(self, lines: Iterable[tuple[str, str]] = ()) -> None:
         self.lines: tuple[tuple[str, str], ...] = tuple(lines)
-        self._index: dict[str, tuple[str, ...]] | None = None  # the values by name in lower case, once asked for
+        self._index: dict[str, list[str]] | None = None  # the values by name in lower case, once asked for
 
     def get_all(self, name: str) -> tuple[str, ...]:
         """The values of each line called *name* (given in lower case), in order; empty when absent."""
-        return (self._index or self._indexed()).get(name, ())
+        return tuple((self._index or self._indexed()).get(name, ()))
 
-    def _indexed(self) -> dict[str, tuple[str, ...]]:
+    def _indexed(self) -> dict[str, list[str]]:
         self._index = _add(self.lines, {})
         return self._index
 
@@ -78,10 +78,9 @@ class Fields:
         return f"Fields({list(self.lines)!r})"
 
 
-def _add(lines: tuple[tuple[str, str], ...], index: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _add(lines: tuple[tuple[str, str], ...], index: dict[str, list[str]]) -> dict[str, list[str]]:
     for name, value in lines:
-        lowered = name.lower()
-        index[lowered] = (*index[lowered], value) if lowered in index else (value,)
+        index.setdefault(name.lower(), []).append(value)
     return index
 
 
