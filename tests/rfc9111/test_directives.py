@@ -39,12 +39,12 @@ def test_nothing_said() -> None:
     "value, expected",
     [
         ("max-age=60", ResponseDirectives(max_age=60)),
-        ("s-maxage=60", ResponseDirectives(s_maxage=60)),
+        ("s-maxage=60", ResponseDirectives(s_maxage=60, shares_authorized=True)),
         ("no-store", ResponseDirectives(no_store=True)),
         ("no-cache", ResponseDirectives(no_cache=True)),
         ("private", ResponseDirectives(private=True)),
-        ("public", ResponseDirectives(public=True)),
-        ("must-revalidate", ResponseDirectives(must_revalidate=True)),
+        ("public", ResponseDirectives(public=True, shares_authorized=True)),
+        ("must-revalidate", ResponseDirectives(must_revalidate=True, shares_authorized=True)),
         ("proxy-revalidate", ResponseDirectives(proxy_revalidate=True)),
         ("must-understand", ResponseDirectives(must_understand=True)),
         ("immutable", ResponseDirectives(immutable=True)),
@@ -106,7 +106,18 @@ def test_what_is_malformed_permits_nothing(value: str) -> None:
 @pytest.mark.parametrize("form", ["{}", "{};", "x; {}", "{} y", "{}=", "x {}", "A;{};B", '{}=""', "{}, {}"])
 def test_what_is_malformed_forbids_all_the_same(name: str, attribute: str, form: str) -> None:
     expected = replace(ResponseDirectives(), **{attribute: True})  # type: ignore[arg-type]
-    assert responded(form.format(name.upper(), name)) == expected
+    assert replace(responded(form.format(name.upper(), name)), shares_authorized=False) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["s-maxage=x", "s-maxage=", "s-maxage", "s-maxage=5;", "s-maxage=5, s-maxage=6", "must-revalidate=1"]
+    + ["must-revalidate;", "must-revalidate, must-revalidate=1", "x must-revalidate"],
+)
+def test_what_is_malformed_does_not_share_what_was_got_with_authorization(value: str) -> None:
+    """Section 3.5: must-revalidate and s-maxage forbid, and they permit."""
+    assert not responded(value).shares_authorized
+    assert responded(f"{value}, public").shares_authorized
 
 
 @pytest.mark.parametrize("member", ["x-no-store;", "no-store-x;", "xmax-age y", "max-agex y"])
@@ -209,7 +220,7 @@ def test_a_targeted_field_with_an_error_is_ignored(value: str) -> None:
     "value, expected",
     [
         ('max-age=5;a=1;b;c="x", no-store', {"max_age": 5, "no_store": True}),
-        ("max-age=5 ,\t must-revalidate", {"max_age": 5, "must_revalidate": True}),
+        ("max-age=5 ,\t must-revalidate", {"max_age": 5, "must_revalidate": True, "shares_authorized": True}),
         ("max-age=5, max-age=6", {"max_age": 6}),
         ('max-age="5"', {"max_age": 0}),
         ("max-age=5.0", {"max_age": 0}),
@@ -218,7 +229,7 @@ def test_a_targeted_field_with_an_error_is_ignored(value: str) -> None:
         ("max-age", {"max_age": 0}),
         ("max-age=(5 6);x", {"max_age": 0}),
         ("max-age=:YQ==:", {"max_age": 0}),
-        ("no-store=?1, public=?1", {"no_store": True, "public": True}),
+        ("no-store=?1, public=?1", {"no_store": True, "public": True, "shares_authorized": True}),
         ("a=1,max-age=5", {"max_age": 5}),
         ("no-store, no-store=?0, max-age=1", {"max_age": 1}),
         ("x=?0, max-age=1", {"max_age": 1}),
@@ -226,7 +237,7 @@ def test_a_targeted_field_with_an_error_is_ignored(value: str) -> None:
         ("no-cache=a", {"no_cache": True}),
         ('private="a"', {"private_fields": frozenset("a")}),
         ("private", {"private": True}),
-        ("*x.y_z-1=a:b/c, s-maxage=3", {"s_maxage": 3}),
+        ("*x.y_z-1=a:b/c, s-maxage=3", {"s_maxage": 3, "shares_authorized": True}),
     ],
 )
 def test_targeted_fields_are_structured(value: str, expected: dict[str, object]) -> None:

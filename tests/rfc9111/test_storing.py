@@ -115,6 +115,8 @@ def test_private() -> None:
         ("proxy-revalidate, max-age=5", False),
         ("public, private", False),
         ("public=1", False),
+        ("s-maxage=x", False),
+        ("max-age=60; must-revalidate", False),
     ],
 )
 def test_authorization(value: str, expected: bool) -> None:

@@ -32,7 +32,8 @@ class ResponseDirectives:
     """The response directives (RFC 9111 section 5.2.2, RFC 5861, RFC 8246). Numbers are seconds; None is absent.
 
     ``no_cache`` and ``private`` are the unqualified forms; the fields that the qualified forms name are beside them,
-    in lower case. ``source`` is the name of the field that the directives stand in.
+    in lower case. ``shares_authorized``: they allow a shared cache what it got for a request with Authorization
+    (section 3.5). ``source`` is the name of the field that the directives stand in.
     """
 
     max_age: int | None = None
@@ -49,12 +50,8 @@ class ResponseDirectives:
     immutable: bool = False
     stale_while_revalidate: int | None = None
     stale_if_error: int | None = None
+    shares_authorized: bool = False
     source: str = "cache-control"
-
-    @property
-    def shares_authorized(self) -> bool:
-        """Do they allow a shared cache what it got for a request with Authorization (section 3.5)?"""
-        return self.public or self.must_revalidate or self.s_maxage is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +131,16 @@ def _response(given: _Arguments, source: str) -> ResponseDirectives:
         no_cache_fields=no_cache_fields,
         private=private,
         private_fields=private_fields,
-        public=set(given.get("public", ())) == {None},  # an argument is not allowed, and this one permits
+        public=_is_well_formed(given, "public"),
         must_revalidate="must-revalidate" in given,
         proxy_revalidate="proxy-revalidate" in given,
-        must_understand=set(given.get("must-understand", ())) == {None},
+        must_understand=_is_well_formed(given, "must-understand"),
         immutable="immutable" in given,  # arguments are ignored (RFC 8246 section 2)
         stale_while_revalidate=_seconds(given, "stale-while-revalidate", invalid=None),
         stale_if_error=_seconds(given, "stale-if-error", invalid=None),
+        shares_authorized=_is_well_formed(given, "public")
+        or _is_well_formed(given, "must-revalidate")
+        or _seconds(given, "s-maxage", invalid=None) is not None,
         source=source,
     )
 
@@ -168,6 +168,11 @@ def _seconds(given: _Arguments, name: str, *, invalid: int | None) -> int | None
     numbers = {delta_seconds(argument) for argument in given[name]}
     number = numbers.pop()
     return invalid if numbers or number is None else number
+
+
+def _is_well_formed(given: _Arguments, name: str) -> bool:
+    """Is the directive given, and without an argument each time? It has none, and what permits is to be right."""
+    return set(given.get(name, ())) == {None}
 
 
 def _qualified(arguments: tuple[str | None, ...]) -> tuple[bool, frozenset[str]]:
