@@ -32,6 +32,14 @@ def test_the_validators_of_a_single_response() -> None:
     assert added(get()) == []
 
 
+@pytest.mark.parametrize("tag", ["*", '"1", *', '"1", "2"', "a, b", '"1"2'])
+def test_what_stands_for_more_than_one_tag_is_not_sent(tag: str) -> None:
+    """RFC 9110 section 13.1.2: a star would have anything confirmed."""
+    assert added(get(), kept(f"ETag: {tag}")) == []
+    assert added(get(), kept(f"ETag: {tag}", LM)) == [IMS]
+    assert added(get(), kept(f"ETag: {tag}"), kept(ONE)) == ['If-None-Match: "1"']
+
+
 def test_a_date_is_sent_as_it_was_received() -> None:
     assert added(get(), kept("Last-Modified: Sunday, 06-Nov-94 08:49:28 GMT")) == [
         "If-Modified-Since: Sunday, 06-Nov-94 08:49:28 GMT"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from .message import Request, StoredResponse
 from .ranges import content_range, has_what_is_wanted, holds_whole, wanted
 from .target import same_uri
-from .validators import entity_tag, entity_tags, has_strong_tag
+from .validators import entity_tag, entity_tags, has_strong_tag, is_single
 from .vary import vary_names
 
 __all__ = ["completes", "conditional", "unconditional", "validates"]
@@ -33,7 +33,8 @@ def conditional(request: Request, candidates: tuple[StoredResponse, ...]) -> Req
     # A part may be validated only by a request for what lies in it (section 4.3.2).
     validated = [stored for stored in candidates if has_what_is_wanted(request, stored)]
     own = entity_tags(request.fields, "if-none-match")
-    tags = [tag for stored in validated if (tag := entity_tag(stored.fields)) and _may_be_sent(tag) and "*" not in own]
+    known = filter(None, (entity_tag(stored.fields) for stored in validated if "*" not in own))
+    tags = [tag for tag in known if _may_be_sent(tag) and is_single(tag)]
     conditions = []
     fields = request.fields
     if tags:

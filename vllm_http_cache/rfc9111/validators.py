@@ -16,6 +16,7 @@ __all__ = [
     "entity_tag",
     "entity_tags",
     "has_strong_tag",
+    "is_single",
     "is_strong",
     "not_modified",
     "range_is_current",
@@ -40,6 +41,11 @@ def entity_tag(fields: Fields) -> str | None:
 def entity_tags(fields: Fields, name: str) -> tuple[str, ...]:
     """The members of a list of entity tags, as spelled."""
     return tuple(trimmed(tag) for value in fields.get_all(name) for tag in _ENTITY_TAGS.findall(value))
+
+
+def is_single(tag: str) -> bool:
+    """Does *tag* stand for itself in a list? ``*`` stands for any, and what is not well formed may for several."""
+    return tag != "*" and _ENTITY_TAGS.findall(tag) == [tag]
 
 
 def is_strong(tag: str | None) -> bool:
