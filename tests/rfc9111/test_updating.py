@@ -144,6 +144,28 @@ def test_a_confirmation_is_noted_now_and_then() -> None:
     assert is_news(stored, replace(new, confirmed=stored.confirmed, uri=f"{stored.uri}?another-signature"), SHARED)
 
 
+@pytest.mark.parametrize(
+    "value, operators, unnoted",
+    [
+        ("max-age=0, stale-if-error=30", None, 0.5),
+        ("max-age=0", 30.0, 0.5),
+        ("max-age=0, stale-if-error=30", 300.0, 5),  # the longer one counts
+        ("max-age=0, stale-if-error=7200", None, UNNOTED),
+        ("max-age=0, stale-if-error=0", None, 0),
+        ("no-cache, stale-if-error=30", None, UNNOTED),  # never used stale
+    ],
+)
+def test_a_confirmation_counts_where_the_origin_may_fail_after_it(
+    value: str, operators: float | None, unnoted: float
+) -> None:
+    """RFC 5861 section 4: the span begins where the response became stale, which is when it was last confirmed."""
+    options = replace(SHARED, stale_if_error=operators)
+    stored = kept(f"Cache-Control: {value}", 'ETag: "1"')
+    new = update(stored, f"Date: {date(100)}")
+    assert is_news(stored, replace(new, confirmed=stored.confirmed + unnoted), options)
+    assert not unnoted or not is_news(stored, replace(new, confirmed=stored.confirmed + unnoted - 0.1), options)
+
+
 def test_a_completed_response() -> None:
     """Section 3.4 and RFC 9110 section 15.3.7.3."""
     first = part("0-4/10", "A: 1", "B: 1", 'ETag: "1"', "Content-Length: 5", "Age: 50", "Content-Type: image/png")

@@ -25,6 +25,7 @@ __all__ = [
     "initial_age",
     "lifetime",
     "may_be_stale",
+    "stale_if_error",
     "stale_since",
     "within_ttl",
 ]
@@ -116,6 +117,17 @@ def may_be_stale(stored: StoredResponse, options: CacheOptions) -> bool:
     directives = response_directives(stored.fields, options)
     shared = options.shared and (directives.proxy_revalidate or directives.s_maxage is not None)
     return not (directives.no_cache or directives.must_revalidate or shared)
+
+
+def stale_if_error(stored: StoredResponse, options: CacheOptions, asked: float | None = None) -> float | None:
+    """For how many seconds past its freshness the response may answer when the origin fails (RFC 5861 section 4).
+
+    The longest of the spans that it, the caller (*asked*) and the operator allow; None when it may not at all.
+    """
+    if not may_be_stale(stored, options):
+        return None
+    spans = response_directives(stored.fields, options).stale_if_error, asked, options.stale_if_error
+    return max((span for span in spans if span is not None), default=None)
 
 
 def _obeys_expires(fields: Fields, directives: ResponseDirectives) -> bool:

@@ -7,11 +7,10 @@ from what a verdict does not say.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
-from .directives import request_directives, response_directives
+from .directives import request_directives
 from .fields import trimmed
-from .freshness import fresh_until, has_explicit_lifetime, may_be_stale, stale_since, within_ttl
+from .freshness import fresh_until, has_explicit_lifetime, stale_if_error, stale_since, within_ttl
 from .message import MAX_VARIANTS, Request, Response, StoredResponse
 from .options import CacheOptions
 from .ranges import content_range, has_what_is_wanted, holds_whole
@@ -169,16 +168,15 @@ def judge_failure(
     None when there is none.
 
     That is the best of those that meet the other requirements of section 4, if it does not forbid it: what it forbids
-    is not to be had from an older one. The longest of the spans that response, caller and operator allow counts.
+    is not to be had from an older one.
     """
     asked = request_directives(request.fields)
     able = (stored for stored in candidates if _is_exact(request, stored) and has_what_is_wanted(request, stored))
     best = next(able, None)
     if best is None or (asked.no_cache and asked.stale_if_error is None):
         return None
-    given = response_directives(best.fields, options).stale_if_error
-    spans = [span for span in (given, asked.stale_if_error, options.stale_if_error) if span is not None]
-    allowed = may_be_stale(best, options) and now - stale_since(best, options) <= max(spans, default=-inf)
+    span = stale_if_error(best, options, asked.stale_if_error)
+    allowed = span is not None and now - stale_since(best, options) <= span
     return best if allowed and within_ttl(best, now, options) else None
 
 

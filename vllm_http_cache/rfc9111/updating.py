@@ -11,7 +11,7 @@ from dataclasses import replace
 from .dates import format_http_date
 from .directives import response_directives
 from .fields import end_to_end, trimmed
-from .freshness import lifetime
+from .freshness import lifetime, stale_if_error
 from .message import Fields, Request, Response, StoredResponse
 from .options import CacheOptions
 from .storing import kept_fields
@@ -21,7 +21,8 @@ from .vary import selecting, vary_names
 __all__ = ["UNNOTED", "completed", "is_news", "updated"]
 
 _OF_THE_TIME = frozenset(("age", "date", "expires"))
-UNNOTED = 60.0  # seconds by which a response may be taken for older than it is
+# Seconds by which a response may be taken for older than it is; at most a sixtieth of any span that counts from then.
+UNNOTED = 60.0
 
 # Section 3.2: what says how the stored octets are to be read stays with them. A Content-Digest in a 304 is that of
 # no octets at all (RFC 9530 section 2).
@@ -68,7 +69,8 @@ def is_news(old: StoredResponse, new: StoredResponse, options: CacheOptions) -> 
         window = response_directives(stored.fields, options).stale_while_revalidate
         if window is not None or lifetime(stored, options).seconds > 0:
             return True
-    if new.confirmed - old.confirmed >= min(UNNOTED, options.ttl / 60):
+    spans = options.ttl, stale_if_error(new, options)
+    if new.confirmed - old.confirmed >= min(UNNOTED, *(span / 60 for span in spans if span is not None)):
         return True
     changed = {name.lower() for name, _ in set(old.fields.lines) ^ set(new.fields.lines)}
     return not changed <= _OF_THE_TIME or (old.uri, old.selecting) != (new.uri, new.selecting)
