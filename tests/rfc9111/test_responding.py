@@ -115,6 +115,18 @@ def test_a_range_that_is_all_of_it() -> None:
     assert response.fields.get_all("content-length") == ("10",)
 
 
+@pytest.mark.parametrize("name", ["Content-Digest", "Content-MD5", "Repr-Digest", "Digest"])
+@pytest.mark.parametrize("span", ["0-8", "1-9", "0-9"])
+def test_a_digest_of_the_content_goes_with_no_other_octets(name: str, span: str) -> None:
+    """RFC 9530 sections 2 and 3."""
+    whole = kept(f"{name}: x", length=10)
+    for stored in (whole, part("0-9/20", f"{name}: x")):
+        response, _ = respond(get(f"Range: bytes={span}"), stored, T)
+        assert response.status == 206
+        assert (name.lower() in response.fields) is (span == "0-9" or not name.startswith("Content"))
+    assert name.lower() in respond(get(), whole, T)[0].fields
+
+
 def test_a_range_of_a_part() -> None:
     response, span = respond(get("Range: bytes=5-6"), part("4-8/20", "Content-Length: 5"), T)
     assert (response.status, span) == (206, (1, 3))

@@ -177,6 +177,9 @@ def test_a_completed_response() -> None:
     )
     assert (whole.status, whole.reason, whole.first, whole.body) == (200, "OK", 0, None)
     assert (whole.response_time, whole.confirmed) == (T + 9, T + 9)
+    for name in ("Content-Digest", "Content-MD5"):
+        lines = (f"{name}: of the part",)
+        assert completed(part("0-4/10", *lines), part("5-9/10", *lines), 10, SHARED).fields.get(name.lower()) is None
     undated = completed(first, replace(rest, fields=fields("A: 2")), 10, SHARED)
     assert undated.fields.get("date") == date(9)
     listed = completed(

@@ -14,6 +14,7 @@ from .message import Fields
 
 __all__ = [
     "DECISIVE",
+    "DIGESTS",
     "INFINITE",
     "TOKEN",
     "delta_seconds",
@@ -48,6 +49,8 @@ DECISIVE = frozenset(
     ("age", "cache-control", "content-encoding", "content-range", "content-type", "date", "etag", "expires")
     + ("last-modified", "location", "vary")
 )
+# Of the octets that their own message brings, and of no others (RFC 9530 section 2, RFC 1864).
+DIGESTS = frozenset(("content-digest", "content-md5"))
 
 
 def trimmed(text: str) -> str:

@@ -6,6 +6,7 @@ that the caller has it already.
 
 from __future__ import annotations
 
+from .fields import DIGESTS
 from .freshness import current_age
 from .message import Fields, Request, Response, StoredResponse
 from .ranges import Span, content_range, locate
@@ -14,14 +15,9 @@ from .validators import not_modified
 __all__ = ["gateway_timeout", "respond"]
 
 # RFC 9110 section 15.4.5: a 304 goes without the metadata of a representation that it does not bring.
-_OF_CONTENT = (
-    "content-digest",
-    "content-encoding",
-    "content-language",
-    "content-length",
-    "content-md5",
-    "content-range",
-) + ("content-type", "digest", "repr-digest")
+_OF_CONTENT = DIGESTS | frozenset(
+    ("content-encoding", "content-language", "content-length", "content-range", "content-type", "digest", "repr-digest")
+)
 
 
 def respond(request: Request, stored: StoredResponse, now: float) -> tuple[Response, Span | None]:
@@ -53,8 +49,11 @@ def gateway_timeout() -> Response:
 def _part(fields: Fields, stored: StoredResponse, span: Span) -> Response:
     """A 206 with one part (RFC 9110 section 15.3.7.1)."""
     part = content_range(stored.fields) if stored.status == 206 else None
-    offset, complete = (part[0], part[2]) if part else (0, stored.body.length if stored.body else None)
+    length = stored.body.length if stored.body else None
+    offset, complete = (part[0], part[2]) if part else (0, length)
     first, last = offset + span[0], offset + span[1] - 1
+    if span != (0, length):
+        fields = fields.without(DIGESTS)
     position = f"bytes {first}-{last}/{'*' if complete is None else complete}"
     fields = _with_length(fields, span[1] - span[0]).replaced(("Content-Range", position))
     return Response(206, fields, "Partial Content")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from .dates import format_http_date
 from .directives import response_directives
-from .fields import end_to_end, trimmed
+from .fields import DIGESTS, end_to_end, trimmed
 from .freshness import lifetime, stale_if_error
 from .message import Fields, Request, Response, StoredResponse
 from .options import CacheOptions
@@ -24,11 +24,9 @@ _OF_THE_TIME = frozenset(("age", "date", "expires"))
 # Seconds by which a response may be taken for older than it is; at most a sixtieth of any span that counts from then.
 UNNOTED = 60.0
 
-# Section 3.2: what says how the stored octets are to be read stays with them. A Content-Digest in a 304 is that of
-# no octets at all (RFC 9530 section 2).
-_OF_THE_OCTETS = frozenset(
-    ("content-digest", "content-encoding", "content-length", "content-md5", "content-range", "digest", "etag")
-)
+# Section 3.2: what says how the stored octets are to be read stays with them. A digest in a 304 is that of no octets
+# at all.
+_OF_THE_OCTETS = DIGESTS | frozenset(("content-encoding", "content-length", "content-range", "digest", "etag"))
 
 
 def updated(
@@ -79,7 +77,7 @@ def is_news(old: StoredResponse, new: StoredResponse, options: CacheOptions) -> 
 def completed(part: StoredResponse, new: StoredResponse, length: int, options: CacheOptions) -> StoredResponse:
     """The whole that *part*, a first part, and *new*, the rest, make: a 200 of *length* octets (RFC 9110 section
     15.3.7.3)."""
-    fields = _merged(part.fields, new.fields, new.response_time).without(("content-range",))
+    fields = _merged(part.fields, new.fields, new.response_time).without(DIGESTS | {"content-range"})
     fields = kept_fields(fields, options)
     return replace(
         new,
