@@ -150,3 +150,11 @@ def test_format_gives_the_second_a_time_falls_in() -> None:
 @given(st.text())
 def test_no_text_raises(value: str) -> None:
     parse_http_date(value, NOW)
+
+
+def test_what_no_date_can_state_is_the_nearest_that_one_can() -> None:
+    """A lifetime may end after the year 9999: an Expires at its end, and what may be stale after it."""
+    last, first = "Fri, 31 Dec 9999 23:59:59 GMT", "Mon, 01 Jan 0001 00:00:00 GMT"
+    expected = {253_402_300_798.9: last.replace(":59 ", ":58 "), 253_402_300_799.9: last, 253_402_300_800: last}
+    expected |= {1e15: last, -62_135_596_799: first.replace(":00 ", ":01 "), -62_135_596_800.5: first, -1e15: first}
+    assert {time: format_http_date(time) for time in expected} == expected

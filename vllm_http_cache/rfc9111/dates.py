@@ -31,6 +31,7 @@ _FORMATS = tuple(
     )
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = -62_135_596_800, 253_402_300_799  # the years 1 to 9999
 
 
 def parse_http_date(value: str | None, now: float) -> float | None:
@@ -52,8 +53,8 @@ def parse_http_date(value: str | None, now: float) -> float | None:
 
 
 def format_http_date(time: float) -> str:
-    """*time*, in seconds since the epoch, as an IMF-fixdate: the second it falls in."""
-    return formatdate(floor(time), usegmt=True)
+    """*time*, in seconds since the epoch, as an IMF-fixdate: the second it falls in, or the nearest that has one."""
+    return formatdate(max(_FIRST, min(floor(time), _LAST)), usegmt=True)
 
 
 @memo(1024)
