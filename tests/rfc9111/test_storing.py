@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from vllm_http_cache.rfc9111.freshness import lifetime
 from vllm_http_cache.rfc9111.message import Fields, Response
 from vllm_http_cache.rfc9111.options import CacheOptions
 from vllm_http_cache.rfc9111.storing import kept_fields, storable, stored_response
+from vllm_http_cache.rfc9111.updating import updated
 
 from .make import PRIVATE, SHARED, T, answer, date, fields, get, kept
 
@@ -178,6 +180,22 @@ def test_targeted_fields_decide() -> None:
     assert storable(get(), answer("X: max-age=5", "Cache-Control: no-store"), options)
     assert not storable(get(), answer("X: no-store", FRESH), options)
     assert not storable(get(), answer("X: private", FRESH), options)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("X-CC: max-age=5", "Connection: x-cc"),
+        ('X-CC: max-age=5, no-cache="x-cc"',),
+        ('X-CC: max-age=5, private="X-CC"',),
+    ],
+)
+def test_a_targeted_field_decides_on_what_is_stored_too(lines: tuple[str, ...]) -> None:
+    """RFC 9213 section 2.2: and Cache-Control does not."""
+    options = CacheOptions(targeted=("X-Cc",))
+    stored = kept(*lines, "Cache-Control: max-age=600", options=options)
+    for again in (stored, updated(stored, get(), answer(*lines, status=304), T, T, options)):
+        assert lifetime(again, options).seconds == 5
 
 
 def test_which_fields_are_kept() -> None:

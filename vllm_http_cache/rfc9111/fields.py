@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from .memo import memo
 from .message import Fields
+from .options import CacheOptions
 
 __all__ = [
     "DECISIVE",
@@ -96,6 +97,7 @@ def delta_seconds(text: str | None) -> int | None:
     return INFINITE if len(digits) > 10 else min(int(digits or "0"), INFINITE)
 
 
-def end_to_end(fields: Fields) -> Fields:
+def end_to_end(fields: Fields, options: CacheOptions) -> Fields:
     """The fields that outlive the connection they came on (RFC 9111 section 3.1)."""
-    return fields.without(_ONE_HOP | (tokens(fields.get_all("connection")) - DECISIVE))
+    named = tokens(fields.get_all("connection")).difference(DECISIVE, map(str.lower, options.targeted))
+    return fields.without(_ONE_HOP | named)

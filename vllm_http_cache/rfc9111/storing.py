@@ -54,9 +54,10 @@ def kept_fields(fields: Fields, options: CacheOptions) -> Fields:
     private="..." name (section 3.1), and a Content-Length that a Transfer-Encoding overrode (RFC 9112 section 6.3)."""
     directives = response_directives(fields, options)
     withheld = directives.no_cache_fields | (directives.private_fields if options.shared else frozenset())
+    withheld -= {directives.source}  # as decisive for what is stored as for what arrives
     if "transfer-encoding" in fields:
         withheld |= {"content-length"}
-    return end_to_end(fields).without(withheld)
+    return end_to_end(fields, options).without(withheld)
 
 
 def stored_response(

@@ -44,7 +44,7 @@ def updated(
     :param confirms: the origin has compared a validator, so the stored octets are known to be current.
     """
     # What Connection and its like say is said of the message that they came in.
-    fields = _merged(stored.fields, end_to_end(response.fields), response_time)
+    fields = _merged(stored.fields, end_to_end(response.fields, options), response_time)
     fields = kept_fields(fields, options)
     varies = vary_names(fields)
     return replace(
