@@ -301,6 +301,15 @@ def test_only_if_cached_respects_freshness() -> None:
     assert select(get("Cache-Control: only-if-cached", 'If-Match: "1"'), (stored,), T, SHARED) == Reuse(stored, 60)
 
 
+@pytest.mark.parametrize("mode", ["default", "reload", "no-store", "no-cache", "force-cache", "only-if-cached"])
+def test_only_if_cached_holds_in_every_mode(mode: Mode) -> None:
+    local = get("Cache-Control: only-if-cached")
+    assert select(local, (), T, CacheOptions(mode=mode)) == Refuse("only-if-cached")
+    never = mode in ("reload", "no-store", "no-cache")
+    decision = select(local, (kept(FRESH),), T, CacheOptions(mode=mode))
+    assert decision == (Refuse("only-if-cached") if never else Reuse(kept(FRESH), 60))
+
+
 # stale-while-revalidate (RFC 5861 section 3)
 
 SWR = kept("Cache-Control: max-age=60, stale-while-revalidate=30")
@@ -312,6 +321,11 @@ def test_stale_while_revalidate() -> None:
     assert select(get(), (SWR,), T + 60.5, SHARED) == Reuse(SWR, -1, validate_later=True)
     assert select(get(), (SWR,), T + 90, SHARED) == Reuse(SWR, -30, validate_later=True)
     assert select(get(), (SWR,), T + 90.1, SHARED) == Ask("stale", (SWR,))
+
+
+def test_who_wants_what_is_stored_only_has_nothing_validated() -> None:
+    """Section 5.2.1.7: a background request is one too."""
+    assert select(get("Cache-Control: only-if-cached"), (SWR,), T + 61, SHARED) == Reuse(SWR, -1)
 
 
 @pytest.mark.parametrize("value", ["no-cache", "max-age=1000", "min-fresh=0", "max-stale=0"])

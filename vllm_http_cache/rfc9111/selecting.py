@@ -7,7 +7,7 @@ why the origin is asked is told in the words of RFC 9211 section 2.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 
 from .directives import RequestDirectives, request_directives, response_directives
@@ -91,6 +91,15 @@ def select(
     :param responses: all that is stored under the request's key.
     :param now: seconds since the epoch.
     """
+    decision = _decide(request, responses, now, options)
+    asks_nothing = isinstance(decision, Reuse) and not decision.validate_later
+    if asks_nothing or not forbids_forwarding(request, options):
+        return decision
+    return replace(decision, validate_later=False) if isinstance(decision, Reuse) else Refuse("only-if-cached")
+
+
+def _decide(request: Request, responses: Sequence[StoredResponse], now: float, options: CacheOptions) -> Reuse | Ask:
+    """What answers *request*, the origin if need be."""
     asked = request_directives(request.fields)
     if options.mode in ("no-store", "reload"):
         return Ask("bypass" if options.mode == "no-store" else "request", collapsible=False)
@@ -110,8 +119,6 @@ def select(
         decision = _weigh(asked, usable, now, options)
     if isinstance(decision, Reuse):
         return decision
-    if forbids_forwarding(request, options):
-        return Refuse("only-if-cached")
     return Ask(decision.why, decision.candidates, _is_collapsible(request, asked, decision.candidates, options))
 
 
