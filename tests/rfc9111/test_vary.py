@@ -50,6 +50,7 @@ SAME = [
     ("Accept-Encoding: gzip, br;q=0", "Accept-Encoding: br;q=0.000, GZIP;q=1.0"),
     ("Accept: text/html;Level=1;q=0.5, */*", "Accept: */*;q=1, TEXT/HTML;q=.5;level=1".replace("=.5", "=0.5")),
     ("Accept: a/b;x=1;y=2", "Accept: a/b;y=2;x=1"),
+    ("Accept: a/b;x=1", "Accept: a/b ; ;x=1;"),  # RFC 9110 section 5.6.6
     ("Accept-Charset: a, b", "Accept-Charset: B, a"),
     ("Foo: ", "Foo: "),
     ("Authorization: a", "Authorization:  a "),
@@ -71,6 +72,10 @@ DIFFERENT = [
     ("Accept-Language: en;q=1.0001", "Accept-Language: en"),
     ("Accept: a/b;x=y", "Accept: a/b;x=Y"),
     ("Accept: a/b;x=Y=z", "Accept: a/b;x=y=z"),
+    ('Accept: a/b;x="y;Z"', 'Accept: a/b;x="y;z"'),
+    ('Accept: a/b;x="y;q=0.5;z"', 'Accept: a/b;x="y;z";q=0.5'),
+    ('Accept: a/b;x="\\";y=1";z=2', 'Accept: a/b;x="\\";z=2;y=1"'),
+    ("Accept: ;a", "Accept: a"),
     ("Foo: a", "Foo: a\xa0"),
     ("Authorization: a", "Authorization: a\xa0"),
     ("Authorization: a", "Authorization: aX"),

@@ -24,6 +24,7 @@ _OPAQUE = frozenset(("authorization", "cookie", "proxy-authorization", "referer"
 # The codings a client may be unable to undo. One that nobody registered was not negotiated.
 _CODINGS = frozenset(("br", "compress", "dcb", "dcz", "deflate", "gzip", "zstd"))
 _WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
+_PARAMETER = re.compile(r'(?:[^;"]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))+', re.DOTALL)  # as members are told apart
 
 
 def vary_names(fields: Fields) -> tuple[str, ...]:
@@ -94,16 +95,16 @@ def _weighted(member: str) -> str:
 
 def _taken_apart(member: str) -> tuple[str, list[str], float]:
     """Value (lower case), parameters and weight of a member of a field like Accept (RFC 9110 section 12.4.2)."""
-    first, *rest = (trimmed(part) for part in member.split(";"))
+    first, _, rest = member.partition(";")
     parameters = []
     weight = 1.0
-    for parameter in rest:
+    for parameter in filter(None, map(trimmed, _PARAMETER.findall(rest))):
         key, _, value = parameter.partition("=")
         if key.lower() == "q" and _WEIGHT.fullmatch(value):
             weight = float(value)
         else:
             parameters.append(f"{key.lower()}={value}")
-    return first.lower(), parameters, weight
+    return trimmed(first).lower(), parameters, weight
 
 
 def _weights(value: str) -> dict[str, float]:
