@@ -266,6 +266,17 @@ def test_a_range_confirmed() -> None:
     assert verdict(get("Range: bytes=8-9"), response, part("0-4/10", ONE)) == Freshen((), None, shareable=False)
 
 
+@pytest.mark.parametrize("status", [404, 301])
+def test_a_304_says_nothing_of_an_error_or_a_redirect(status: int) -> None:
+    """RFC 9110 section 13.2.1: it says that a success has not changed."""
+    for line in (ONE, LM):
+        stored = kept(line, status=status)
+        assert verdict(get(), not_modified(line), stored) == Freshen((), None, shareable=False)
+        assert verdict(get(line.replace("ETag", "If-None-Match")), not_modified(line), stored).selected is None  # type: ignore[union-attr]
+    found = verdict(get(), not_modified(), kept(ONE, status=status), kept(ONE))
+    assert isinstance(found, Freshen) and [old.status for old, _ in found.changes] == [200]
+
+
 # HEAD (section 4.3.5)
 
 
@@ -291,6 +302,13 @@ def test_a_head_updates_what_it_describes_and_drops_what_it_does_not(
     response = answer(f"Date: {date(100)}", FRESH, "A: 2", *lines)
     expected = freshened(stored, response) if same else None
     assert verdict(head(), response, stored) == Pass(((stored, expected),))
+
+
+@pytest.mark.parametrize("status", [203, 301, 404])
+def test_a_head_that_succeeds_ends_what_is_of_another_status(status: int) -> None:
+    for lines in ((), (ONE,)):
+        stored = kept(*lines, status=status)
+        assert verdict(head(), answer(FRESH, *lines), stored) == Pass(((stored, None),))
 
 
 def test_a_head_without_validators_updates_but_confirms_nothing() -> None:

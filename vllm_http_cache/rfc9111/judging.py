@@ -17,7 +17,7 @@ from .ranges import content_range, has_what_is_wanted, holds_whole
 from .storing import storable, stored_response
 from .target import is_signed, same_uri
 from .updating import completed, updated
-from .validating import completes
+from .validating import completes, may_be_validated
 from .validators import entity_tag, entity_tags, is_strong, same_strong_tag, same_tag
 from .vary import matches, vary_names
 
@@ -232,7 +232,7 @@ def _judge_not_modified(case: _Case) -> Freshen | Refetch:
 def _meant(case: _Case) -> list[StoredResponse]:
     """The stored responses that a 304 is about, best first (section 4.3.4)."""
     fields = case.response.fields
-    able = [stored for stored in case.candidates if has_what_is_wanted(case.request, stored)]
+    able = [stored for stored in case.candidates if may_be_validated(case.request, stored)]
     tag = entity_tag(fields)
     if tag is not None:
         strongly = [stored for stored in able if same_strong_tag(stored.fields, fields)]
@@ -280,7 +280,9 @@ def _head_changes(case: _Case) -> Changes:
 
 
 def _is_described(stored: StoredResponse, response: Response) -> bool:
-    """Do the validators and the length in the answer to a HEAD, as far as given, agree with what is stored?"""
+    """Do the status, and validators and length as far as given, in the answer to a HEAD agree with what is stored?"""
+    if stored.status != response.status:
+        return False
     if any(response.fields.get(name) not in (None, stored.fields.get(name)) for name in _VALIDATORS):
         return False
     length = response.fields.get("content-length")

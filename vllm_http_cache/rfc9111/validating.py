@@ -14,7 +14,7 @@ from .target import same_uri
 from .validators import entity_tag, entity_tags, has_strong_tag, is_single
 from .vary import vary_names
 
-__all__ = ["completes", "conditional", "unconditional", "validates"]
+__all__ = ["completes", "conditional", "may_be_validated", "unconditional", "validates"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PRECONDITIONS = ("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since")
@@ -30,8 +30,7 @@ def conditional(request: Request, candidates: tuple[StoredResponse, ...]) -> Req
         return request
     if (part := completes(request, candidates)) is not None:
         return _for_the_rest(request, part)
-    # A part may be validated only by a request for what lies in it (section 4.3.2).
-    validated = [stored for stored in candidates if has_what_is_wanted(request, stored)]
+    validated = [stored for stored in candidates if may_be_validated(request, stored)]
     own = entity_tags(request.fields, "if-none-match")
     known = filter(None, (entity_tag(stored.fields) for stored in validated if "*" not in own))
     tags = [tag for tag in known if _may_be_sent(tag) and is_single(tag)]
@@ -45,6 +44,16 @@ def conditional(request: Request, candidates: tuple[StoredResponse, ...]) -> Req
     if modified and _may_be_sent(modified) and _is_validated_by_date(request, validated[0]) and (tags or not own):
         conditions.append(("If-Modified-Since", modified))
     return Request(request.method, request.uri, fields.replaced(*conditions))
+
+
+def may_be_validated(request: Request, stored: StoredResponse) -> bool:
+    """Can a 304 to *request* be about *stored*?
+
+    Preconditions are evaluated where the answer would be a success (RFC 9110 section 13.2.1): a 304 says that a success
+    has not changed, and never that an error or a redirect still stands. A part is validated only by a request for
+    what lies in it (section 4.3.2).
+    """
+    return 200 <= stored.status <= 299 and has_what_is_wanted(request, stored)
 
 
 def validates(sent: Request, candidates: tuple[StoredResponse, ...]) -> bool:
