@@ -101,6 +101,14 @@ def test_a_full_answer_that_may_not_be_kept_makes_the_candidates_obsolete() -> N
     assert verdict(get(), answer("Cache-Control: no-store"), one, two) == Pass(((one, None), (two, None)))
     assert verdict(get(), answer(status=302), one) == Pass(((one, None),))
     assert verdict(get(), answer(status=399), one) == Pass(((one, None),))
+    assert verdict(get(), answer(status=204), one) == Keep(
+        anew(get(), answer(status=204)), shareable=False, obsolete=((one, None),)
+    )
+
+
+@pytest.mark.parametrize("status", [100, 103, 199])
+def test_an_interim_answer_makes_nothing_obsolete(status: int) -> None:
+    assert verdict(get(), answer(FRESH, status=status), kept(ONE)) == Pass()
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 410, 500, 503, 599])

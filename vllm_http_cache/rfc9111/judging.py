@@ -152,8 +152,9 @@ def judge(
         (bool(candidates) and not has_explicit_lifetime(response.fields, options))
         or (options.signed_urls and is_signed(request.uri))
     )
-    # Section 4.3.3: a full response means that none of the candidates is suitable any longer.
-    full = not error and response.status != 206
+    # Section 4.3.3: a full response means that none of the candidates is suitable any longer. An interim one, which
+    # some clients take for the answer, is none.
+    full = 200 <= response.status <= 399 and response.status != 206
     obsolete = tuple((stored, None) for stored in candidates) if full else ()
     if not passing and storable(request, response, options):
         stored = case.stored()
