@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from vllm_http_cache.rfc9111.explain import explain
@@ -80,6 +82,18 @@ def test_outcomes(request_: Request, stored: StoredResponse, now: float, options
             kept("Cache-Control: max-age=60, stale-if-error=5"),
             SHARED,
             f"stale-if-error allows it stale until {date(65)} (RFC 5861)",
+        ),
+        (
+            get(),
+            kept("Cache-Control: max-age=60, stale-if-error=5"),
+            CacheOptions(stale_if_error=7),
+            f"stale-if-error allows it stale until {date(67)} (RFC 5861)",
+        ),
+        (
+            get(),
+            kept(FRESH),
+            CacheOptions(stale_if_error=inf),
+            "stale-if-error allows it stale until Fri, 31 Dec 9999",
         ),
         (
             get(),

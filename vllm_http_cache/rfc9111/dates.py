@@ -54,7 +54,7 @@ def parse_http_date(value: str | None, now: float) -> float | None:
 
 def format_http_date(time: float) -> str:
     """*time*, in seconds since the epoch, as an IMF-fixdate: the second it falls in, or the nearest that has one."""
-    return formatdate(max(_FIRST, min(floor(time), _LAST)), usegmt=True)
+    return formatdate(floor(max(_FIRST, min(time, _LAST))), usegmt=True)
 
 
 @memo(1024)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .dates import format_http_date
 from .directives import response_directives
-from .freshness import current_age, fresh_until, lifetime, may_be_stale, stale_since, within_ttl
+from .freshness import current_age, fresh_until, lifetime, may_be_stale, stale_if_error, stale_since, within_ttl
 from .message import Request, StoredResponse
 from .options import CacheOptions
 from .selecting import Ask, Reuse, is_answerable, select
@@ -88,7 +88,7 @@ def _notes(request: Request, stored: StoredResponse, now: float, options: CacheO
         notes.append("never served stale: the response forbids it (RFC 9111 section 4.2.4)")
     for name, window in (
         ("stale-while-revalidate", directives.stale_while_revalidate),
-        ("stale-if-error", directives.stale_if_error),
+        ("stale-if-error", stale_if_error(stored, options)),
     ):
         if window is not None and may_be_stale(stored, options):
             notes.append(
