@@ -225,6 +225,32 @@ def test_a_304_without_a_tag_when_caller_and_cache_have_different_ones() -> None
     assert isinstance(found, Freshen) and found.selected is not None
 
 
+@pytest.mark.parametrize(
+    "lines", [("If-None-Match: {}",), ("If-None-Match: {}", "Foo: 1"), ("Foo: 1", "If-None-Match: {}")]
+)
+def test_where_in_the_request_the_callers_tags_stand_makes_no_difference(lines: tuple[str, ...]) -> None:
+    def own(tags: str) -> Request:
+        return get(*(line.format(tags) for line in lines))
+
+    stored, response = kept(ONE), not_modified(FRESH)
+    for tags in ('"1"', 'W/"1"'):
+        found = verdict(own(tags), response, stored)
+        assert isinstance(found, Freshen) and found.changes == ((stored, freshened(stored, response)),)
+    for tags in ('"2", "1"', '"2","1"', '"1" ,"2", "1"'):
+        assert verdict(own(tags), response, stored) == Freshen((), None, shareable=False)
+
+
+def test_a_304_without_a_tag_is_about_what_was_asked_about() -> None:
+    dated, response = kept(LM, ONE), not_modified(FRESH)
+    assert verdict(get(), response, dated, kept(LM)) == Freshen(
+        ((dated, freshened(dated, response)),), freshened(dated, response), shareable=True
+    )
+    own = head(f"If-Modified-Since: {date(-9)}")
+    assert verdict(own, response, kept(LM)).changes  # type: ignore[union-attr]
+    later = head(f"If-Modified-Since: {date(-5)}")
+    assert verdict(later, response, kept(LM)) == Freshen((), None, shareable=False)
+
+
 def test_a_304_for_the_callers_date_alone_goes_to_the_caller() -> None:
     own = get(f"If-Modified-Since: {date(-9)}")
     assert verdict(own, not_modified(TWO), kept()) == Freshen((), None, shareable=False)

@@ -17,7 +17,7 @@ from .ranges import content_range, has_what_is_wanted, holds_whole
 from .storing import storable, stored_response
 from .target import is_signed, same_uri
 from .updating import completed, updated
-from .validating import completes, may_be_validated
+from .validating import completes, may_be_validated, validates
 from .validators import entity_tag, entity_tags, is_strong, same_strong_tag, same_tag
 from .vary import matches, vary_names
 
@@ -219,10 +219,10 @@ def _judge_not_modified(case: _Case) -> Freshen | Refetch:
     tag = entity_tag(case.response.fields)
     meant = _meant(case)
     if not meant:
-        # Section 4.3.2: then it means what the caller has, or a response nobody has.
-        own = entity_tags(case.request.fields, "if-none-match")
-        means_own = case.sent == case.request or any(same_tag(tag, one) for one in own)
-        return Freshen((), None, False) if means_own else Refetch()
+        # Section 4.3.2: then it means what the caller has, or a response nobody has. Tags go before a date.
+        own, sent = (entity_tags(message.fields, "if-none-match") for message in (case.request, case.sent))
+        asked_own = set(own) == set(sent) if own else case.sent == case.request
+        return Freshen((), None, False) if asked_own or any(same_tag(tag, one) for one in own) else Refetch()
     if is_strong(tag) and entity_tag(meant[0].fields) != tag:
         return Freshen((), meant[0], False)  # as good as what is stored, but another response's fields
     renewed = [case.updated(stored) for stored in meant]
@@ -242,8 +242,8 @@ def _meant(case: _Case) -> list[StoredResponse]:
     if modified is not None:
         able = [stored for stored in able if stored.fields.get("last-modified") == modified]
     # Without a tag the condition tells whom it means, if it was about one response and the caller has no other.
-    asked_about = [stored for stored in able if "etag" in stored.fields or "last-modified" in stored.fields]
-    if case.sent == case.request or len(asked_about) != 1:
+    asked_about = [stored for stored in able if validates(case.sent, (stored,))]
+    if len(asked_about) != 1:
         return []
     known = entity_tag(asked_about[0].fields)
     own = entity_tags(case.request.fields, "if-none-match")
