@@ -92,8 +92,7 @@ def select(
     :param now: seconds since the epoch.
     """
     decision = _decide(request, responses, now, options)
-    asks_nothing = isinstance(decision, Reuse) and not decision.validate_later
-    if asks_nothing or not forbids_forwarding(request, options):
+    if not forbids_forwarding(request, options):
         return decision
     return replace(decision, validate_later=False) if isinstance(decision, Reuse) else Refuse("only-if-cached")
 
