@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
+from functools import lru_cache
 from math import floor
 
 from .fields import trimmed
@@ -70,6 +71,7 @@ def _parts(value: str) -> tuple[int, int, int, int, int, int] | None:
     return None
 
 
+@lru_cache(1024)
 def _seconds(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
     """Seconds since the epoch; None for a day or a time that does not exist. A minute may have a leap second."""
     try:
