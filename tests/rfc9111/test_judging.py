@@ -251,6 +251,20 @@ def test_a_304_without_a_tag_is_about_what_was_asked_about() -> None:
     assert verdict(later, response, kept(LM)) == Freshen((), None, shareable=False)
 
 
+@pytest.mark.parametrize(
+    "request_, stored",
+    [
+        (head(f"If-Modified-Since: {date(-9)}", uri=RESIGNED), kept(ONE, LM, uri=SIGNED)),
+        (head(f"If-Modified-Since: {date(-9)}"), kept(ONE, LM, "Vary: *")),
+        (get(f"If-Modified-Since: {date(-9)}", "Range: bytes=0-1"), part("0-4/10", LM)),
+    ],
+)
+def test_a_date_of_the_callers_confirms_no_more_than_one_of_ours(request_: Request, stored: StoredResponse) -> None:
+    """It vouches for nothing under another signature, and tells neither variants nor ranges apart."""
+    for response in (not_modified(FRESH), not_modified(FRESH, LM)):
+        assert verdict(request_, response, stored) == Freshen((), None, shareable=False)
+
+
 def test_a_304_for_the_callers_date_alone_goes_to_the_caller() -> None:
     own = get(f"If-Modified-Since: {date(-9)}")
     assert verdict(own, not_modified(TWO), kept()) == Freshen((), None, shareable=False)

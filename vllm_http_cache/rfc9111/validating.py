@@ -58,11 +58,13 @@ def may_be_validated(request: Request, stored: StoredResponse) -> bool:
 
 def validates(sent: Request, candidates: tuple[StoredResponse, ...]) -> bool:
     """Has *sent* a validator of one of the candidates as its precondition?"""
-    tags, modified = entity_tags(sent.fields, "if-none-match"), sent.fields.get("if-modified-since")
-    return any(
-        entity_tag(stored.fields) in tags or (modified is not None and stored.fields.get("last-modified") == modified)
-        for stored in candidates
-    )
+    tags, since = entity_tags(sent.fields, "if-none-match"), sent.fields.get("if-modified-since")
+
+    def is_named(stored: StoredResponse) -> bool:
+        dated = since is not None and stored.fields.get("last-modified") == since
+        return entity_tag(stored.fields) in tags or (dated and _is_validated_by_date(sent, stored))
+
+    return any(map(is_named, candidates))
 
 
 def unconditional(request: Request) -> Request:
