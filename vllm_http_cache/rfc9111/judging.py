@@ -184,21 +184,25 @@ def judge_failure(
 def merged(responses: tuple[StoredResponse, ...], new: StoredResponse, now: float) -> tuple[StoredResponse, ...]:
     """What is stored under a key once *new* is, at most ``MAX_VARIANTS`` responses.
 
-    *new* takes the place of those that answer the same requests, but for other parts of the same representation, and
-    a whole is not given up for a part of itself. Nor is what came later given up for *new*, whose body took longer.
+    *new* takes the place of those that would have answered the request it came for, as far as its own Vary tells, but
+    for other parts of the same representation, and a whole is not given up for a part of itself. Nor is what came
+    later given up for *new*, whose body took longer.
 
     :param now: seconds since the epoch. What seems to have come later than that was stored by a clock that was wrong.
     """
 
-    def answers_the_same(stored: StoredResponse) -> bool:
-        return (vary_names(stored.fields), stored.selecting) == (vary_names(new.fields), new.selecting)
+    names, values = frozenset(vary_names(new.fields)), dict(new.selecting)
 
-    if any(new.response_time < stored.response_time <= now and answers_the_same(stored) for stored in responses):
+    def answers_its_request(stored: StoredResponse) -> bool:
+        kept = dict(stored.selecting)
+        return all(name in names and kept.get(name) == values.get(name) for name in vary_names(stored.fields))
+
+    if any(new.response_time < stored.response_time <= now and answers_its_request(stored) for stored in responses):
         return responses
     others = [
         stored
         for stored in responses
-        if not answers_the_same(stored)
+        if not answers_its_request(stored)
         or (not holds_whole(new) and same_strong_tag(stored.fields, new.fields) and _content(stored) != _content(new))
     ]
     others.sort(key=lambda stored: stored.confirmed, reverse=True)
