@@ -119,6 +119,14 @@ def test_an_error_leaves_the_candidates_unless_it_says_for_how_long_it_holds(sta
     assert isinstance(verdict(get(), answer(FRESH, status=status), kept(ONE)), Keep)
 
 
+def test_an_error_takes_the_place_of_an_older_error() -> None:
+    response = answer(LM, f"Date: {date(100)}", status=404)  # by heuristics it holds for a while
+    for status in (400, 404, 410):
+        assert verdict(get(), response, kept(LM, status=status)) == Keep(anew(get(), response), shareable=True)
+    for other in (kept(ONE), kept(ONE, status=399)):
+        assert verdict(get(), response, kept(LM, status=404), other) == Pass()
+
+
 @pytest.mark.parametrize("status", [400, 403, 404, 500])
 def test_an_error_under_a_signature_is_never_stored(status: int) -> None:
     response = answer(FRESH, status=status)

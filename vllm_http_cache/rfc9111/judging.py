@@ -145,11 +145,11 @@ def judge(
     part = completes(request, candidates)
     if part is not None and response.status in (206, 416):
         return _judge_rest(case, part)
-    # An error that does not say for how long it holds leaves what is stored as it is, and so does any under a
-    # signature: it speaks of that signature.
+    # An error that does not say for how long it holds leaves what is stored as it is, unless that is an error too. So
+    # does any under a signature: it speaks of that signature.
     error = response.status >= 400
     passing = error and (
-        (bool(candidates) and not has_explicit_lifetime(response.fields, options))
+        (any(stored.status < 400 for stored in candidates) and not has_explicit_lifetime(response.fields, options))
         or (options.signed_urls and is_signed(request.uri))
     )
     # Section 4.3.3: a full response means that none of the candidates is suitable any longer. An interim one, which
