@@ -110,7 +110,7 @@ def test_fields_listed_in_connection_are_not_stored() -> None:
 @pytest.mark.parametrize(
     "name",
     ["Age", "Cache-Control", "Content-Encoding", "Content-Range", "Content-Type", "Date", "ETag", "Expires"]
-    + ["Last-Modified", "Vary"],
+    + ["Last-Modified", "Location", "Vary"],
 )
 def test_no_connection_option_hides_what_the_rules_read(name: str) -> None:
     line = f"{name}: x"

@@ -26,6 +26,8 @@ from .make import fields
         (200, ["Transfer-Encoding: chunked", "Transfer-Encoding: chunked"], None, False),
         (200, ["Transfer-Encoding: identity"], None, False),
         (200, ["Transfer-Encoding: x-gzip"], None, False),
+        (200, ["Transfer-Encoding: deflate"], None, False),
+        (200, ["Transfer-Encoding: x-compress, chunked"], None, False),
         (200, ["Transfer-Encoding: never-registered"], None, True),
         (200, ["Transfer-Encoding:", "Content-Length: 5"], None, True),
         (200, ["Transfer-Encoding: chunked", "Content-Length: 5"], None, True),
