@@ -142,10 +142,9 @@ def mutation(session: nox.Session) -> None:
     copy = Path(session.create_tmp()) / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(".", copy, ignore=shutil.ignore_patterns(".*", "site"))
+    remembering = re.compile(r"(?m)^@(?:memo|lru_cache).*\n")  # mutmut passes decorated functions by
     for module in (copy / "vllm_http_cache" / "rfc9111").glob("*.py"):
-        module.write_text(
-            re.sub(r"(?m)^@(?:memo|lru_cache).*\n", "", module.read_text())
-        )  # mutmut passes decorated functions by
+        module.write_text(remembering.sub("", module.read_text()))
     session.chdir(copy)
     session.run("mutmut", "run", "--max-children", str(os.cpu_count()), *session.posargs)
     session.run("mutmut", "results")
