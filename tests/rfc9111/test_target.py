@@ -192,6 +192,7 @@ SIGNATURES = [
     "sv=1&se=2&sp=r&sig=S&ss=b&srt=o&si=x&sdd=1&ses=y&saoid=1&suoid=2&scid=3",
     "Expires=1&Signature=S&Key-Pair-Id=K",
     "Policy=P&Signature=S&Key-Pair-Id=K&Hash-Algorithm=SHA256",
+    "Expires=1&Signature=S&Key-Pair-Id=K&Hash-Algorithm=SHA256",
 ]
 
 
