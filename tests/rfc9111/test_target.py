@@ -231,6 +231,7 @@ def test_no_signature(query: str) -> None:
 def test_signatures_of_different_makers_and_none_are_different_entries() -> None:
     uris = ["http://a/", "http://a/?", *(f"http://a/?{s}" for s in (SIGNATURES[0], SIGNATURES[3], *SIGNATURES[4:6]))]
     assert len({cache_key(uri, SHARED) for uri in uris}) == len(uris) - 1  # the two of Azure are one
+    assert len({cache_key(f"http://a/?{s}", SHARED) for s in SIGNATURES if "Key-Pair-Id" in s}) == 1  # CloudFront's too
 
 
 @pytest.mark.parametrize(
