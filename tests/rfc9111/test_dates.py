@@ -59,6 +59,8 @@ def test_months(month: str, start: int) -> None:
         "Wed, 99 Foo",
         "Thu, 18 Aug 50 02:01:18 GMT",  # two digits in an IMF-fixdate
         "Thursday, 18-Aug-2050 02:01:18 GMT",
+        "Thursday, 18-Aug-50 02:01:18",
+        "Thursday, 18-Aug-50 02:01:18 UTC",
         "Thu, 18-Aug-50 02:01:18 GMT",
         "Thu, 18 Aug 2050 02:01:18 UTC",
         "Thu, 18 Aug 2050 02:01:18 AEST",

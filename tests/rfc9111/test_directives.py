@@ -208,6 +208,8 @@ def test_the_first_targeted_field_on_the_list_is_obeyed_alone() -> None:
         "max-age=5, Xa",
         "a=:x",
         "a=?2",
+        'a="\\x"',
+        "a=\u0663",
         "5",
         "\xa0a",
     ],
@@ -220,6 +222,10 @@ def test_a_targeted_field_with_an_error_is_ignored(value: str) -> None:
     "value, expected",
     [
         ('max-age=5;a=1;b;c="x", no-store', {"max_age": 5, "no_store": True}),
+        (
+            'max-age=5; a=1;  b, x=( 1  "2";c ), y=(), s-maxage=7',
+            {"max_age": 5, "s_maxage": 7, "shares_authorized": True},
+        ),
         ("max-age=5 ,\t must-revalidate", {"max_age": 5, "must_revalidate": True, "shares_authorized": True}),
         ("max-age=5, max-age=6", {"max_age": 6}),
         ('max-age="5"', {"max_age": 0}),

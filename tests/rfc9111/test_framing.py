@@ -20,6 +20,8 @@ from .make import fields
         (200, ["Content-Length: -5"], None, False),
         (200, ["Content-Length: \u0665"], None, False),
         (200, ["Content-Length: " + "9" * 5000], None, False),
+        (200, ["Content-Length: " + "9" * 18], 10**18 - 1, True),
+        (200, ["Content-Length: 1" + "0" * 18], None, False),
         (200, ["Transfer-Encoding: chunked"], None, True),
         (200, ["Transfer-Encoding: Chunked"], None, True),
         (200, ["Transfer-Encoding: gzip, chunked"], None, False),

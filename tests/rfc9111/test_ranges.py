@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_http_cache.rfc9111.message import BodyRef
+from vllm_http_cache.rfc9111.message import BodyRef, Fields, Request
 from vllm_http_cache.rfc9111.ranges import (
     content_range,
     has_its_length,
@@ -18,7 +18,7 @@ from vllm_http_cache.rfc9111.ranges import (
     wanted,
 )
 
-from .make import date, fields, get, head, kept, part
+from .make import URI, date, fields, get, head, kept, part
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ from .make import date, fields, get, head, kept, part
         ("bytes=-1-2", None),
         ("bytes=+1-2", None),
         ("items=0-1", None),
+        ("bytes=\u0660-\u0661", None),
         ("", None),
     ],
 )
@@ -52,6 +53,7 @@ def test_what_is_wanted(value: str, expected: tuple[int | None, int | None] | No
 
 def test_nothing_wanted() -> None:
     assert wanted(get()) is None
+    assert wanted(Request("GET", URI, Fields([("Range", "bytes=1-2 \t")]))) == (1, 2)
     assert wanted(get("Range: bytes=0-1", "Range: bytes=0-1")) is None
 
 

@@ -39,6 +39,8 @@ def test_parts() -> None:
     assert parse_target("http://a:0").port == 0, "which is not the default port"
     assert parse_target("http://a:00080").port == 80
     assert parse_target("http://@a").userinfo == ""
+    assert parse_target("svn+x-1.0://a").scheme == "svn+x-1.0"
+    assert parse_target("http://a_b~!$&'()*+,;=-.c/").host == "a_b~!$&'()*+,;=-.c"
     assert parse_target("http://a/\\?b".replace("\\", "")).origin == ("http", "a", 80)
 
 
@@ -167,6 +169,7 @@ def test_what_is_recorded_names_the_same_target(uri: str) -> None:
 def test_recorded_uri_keeps_the_spelling_of_the_rest() -> None:
     assert recorded_uri("HTTP://u:p@A.test:80/%7e?Q=%2F?#x") == "HTTP://A.test:80/%7e?Q=%2F?"
     assert recorded_uri("http://a") == "http://a"
+    assert recorded_uri("http://u:p@a/#\n") == "http://a/"
     assert recorded_uri("what is this") == "what is this"
 
 

@@ -40,6 +40,16 @@ def test_what_stands_for_more_than_one_tag_is_not_sent(tag: str) -> None:
     assert added(get(), kept(f"ETag: {tag}"), kept(ONE)) == ['If-None-Match: "1"']
 
 
+@pytest.mark.parametrize(
+    "octet, sent", [(octet, False) for octet in "\0\x08\n\x0b\r\x1f\x7f"] + [("\t", True), ("\x80", True)]
+)
+def test_what_clients_refuse_to_send_is_not_sent(octet: str, sent: bool) -> None:
+    """RFC 9110 section 5.5."""
+    tag, modified = f'"a{octet}b"', f"a{octet}b"
+    assert added(get(), kept(f"ETag: {tag}")) == ([f"If-None-Match: {tag}"] if sent else [])
+    assert added(get(), kept(f"Last-Modified: {modified}")) == ([f"If-Modified-Since: {modified}"] if sent else [])
+
+
 def test_a_date_is_sent_as_it_was_received() -> None:
     assert added(get(), kept("Last-Modified: Sunday, 06-Nov-94 08:49:28 GMT")) == [
         "If-Modified-Since: Sunday, 06-Nov-94 08:49:28 GMT"
