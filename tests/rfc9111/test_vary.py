@@ -70,6 +70,8 @@ DIFFERENT = [
     ("Accept-Language: en;q=x", "Accept-Language: en"),
     ("Accept-Language: en;q=2", "Accept-Language: en"),
     ("Accept-Language: en;q=1.0001", "Accept-Language: en"),
+    ("Accept-Language: en;q=0.5000", "Accept-Language: en;q=0.5"),
+    ("Accept-Language: en;q=2.0", "Accept-Language: en;q=2"),
     ("Accept: a/b;x=y", "Accept: a/b;x=Y"),
     ("Accept: a/b;x=Y=z", "Accept: a/b;x=y=z"),
     ('Accept: a/b;x="y;Z"', 'Accept: a/b;x="y;z"'),
