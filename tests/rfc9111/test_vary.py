@@ -75,6 +75,8 @@ DIFFERENT = [
     ("Accept: a/b;x=y", "Accept: a/b;x=Y"),
     ("Accept: a/b;x=Y=z", "Accept: a/b;x=y=z"),
     ('Accept: a/b;x="y;Z"', 'Accept: a/b;x="y;z"'),
+    ('Accept: a/b;x="y;Z', 'Accept: a/b;x="y;z'),
+    ('Accept: a/b;x="y;Z\\', 'Accept: a/b;x="y;z\\'),
     ('Accept: a/b;x="y;q=0.5;z"', 'Accept: a/b;x="y;z";q=0.5'),
     ('Accept: a/b;x="\\";y=1";z=2', 'Accept: a/b;x="\\";z=2;y=1"'),
     ("Accept: ;a", "Accept: a"),
