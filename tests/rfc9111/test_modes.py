@@ -57,3 +57,12 @@ def test_modes_that_take_what_there_is_keep_the_ttl() -> None:
 
 def test_stale_while_revalidate_needs_no_network_in_an_air_gap() -> None:
     assert select(get(), (SWR,), T + 61, CacheOptions(mode="only-if-cached")) == Reuse(SWR, -1)
+
+
+@pytest.mark.parametrize("mode", ["default", "reload", "no-store", "no-cache", "force-cache", "only-if-cached"])
+def test_only_if_cached_holds_in_every_mode(mode: Mode) -> None:
+    local = get("Cache-Control: only-if-cached")
+    assert select(local, (), T, CacheOptions(mode=mode)) == Refuse("only-if-cached")
+    never = mode in ("reload", "no-store", "no-cache")
+    decision = select(local, (kept(FRESH),), T, CacheOptions(mode=mode))
+    assert decision == (Refuse("only-if-cached") if never else Reuse(kept(FRESH), 60))

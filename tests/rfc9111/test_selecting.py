@@ -301,15 +301,6 @@ def test_only_if_cached_respects_freshness() -> None:
     assert select(get("Cache-Control: only-if-cached", 'If-Match: "1"'), (stored,), T, SHARED) == Reuse(stored, 60)
 
 
-@pytest.mark.parametrize("mode", ["default", "reload", "no-store", "no-cache", "force-cache", "only-if-cached"])
-def test_only_if_cached_holds_in_every_mode(mode: Mode) -> None:
-    local = get("Cache-Control: only-if-cached")
-    assert select(local, (), T, CacheOptions(mode=mode)) == Refuse("only-if-cached")
-    never = mode in ("reload", "no-store", "no-cache")
-    decision = select(local, (kept(FRESH),), T, CacheOptions(mode=mode))
-    assert decision == (Refuse("only-if-cached") if never else Reuse(kept(FRESH), 60))
-
-
 # stale-while-revalidate (RFC 5861 section 3)
 
 SWR = kept("Cache-Control: max-age=60, stale-while-revalidate=30")
