@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from textwrap import indent
 
 import nox
 
@@ -34,6 +35,16 @@ def run_in(session: nox.Session, environment: str, *command: str) -> None:
     session.run(str(home / "bin" / "python"), *command, *session.posargs, external=True)
 
 
+def examples() -> str:
+    """The Python of the README and the docs as a program: a page's examples, which go on from one another, in one."""
+    program = ""
+    for page in (Path("README.md"), *Path("docs").glob("*.md")):
+        for example in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            begin = f"async def {page.stem}() -> None:\n"
+            program += ("" if begin in program else begin) + indent(example, "    ")
+    return program
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Rules, formatting, and the import contracts of the house."""
@@ -45,9 +56,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy, strict, over everything."""
+    """mypy, strict, over everything, and over what the README and the docs show."""
     install(session, EVERYTHING, "types")
     session.run("mypy")
+    program = Path(session.create_tmp()) / "examples.py"
+    program.write_text(examples(), "utf-8")
+    session.run("mypy", "--allow-redefinition", str(program))
 
 
 @nox.session(python=PYTHONS, default=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 import re
 import sys
@@ -12,8 +14,8 @@ from typing import Any
 import pytest
 
 from docs.hooks import TABLES, between, on_page_content
-from vllm_http_cache import FileStorage, Settings, open_cache
-from vllm_http_cache.settings import SettingsError, misspelt
+from vllm_http_cache import FileStorage, Settings, SettingsError, open_cache
+from vllm_http_cache.settings import misspelt
 from vllm_http_cache.vllm import register
 
 ROOT = Path(__file__).parent.parent
@@ -214,6 +216,13 @@ def test_variables_of_others_are_not_told(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("VLLM_MEDIA_CONNECTOR", "VLLM_CACHE_ROOT", "VLLM_MM_INPUT_CACHE_GIB", "CACHE", "MODE", "SCCACHE_DIR"):
         monkeypatch.setenv(name, "1")
     assert misspelt() == []
+
+
+def test_checkers_know_each_setting(tmp_path: Path) -> None:
+    methods = [node for node in ast.walk(ast.parse(inspect.getsource(Settings))) if isinstance(node, ast.FunctionDef)]
+    known = next(method.args.kwonlyargs for method in methods if method.name == "__init__")
+    assert [argument.arg for argument in known] == list(Settings.model_fields)
+    assert Settings(path=str(tmp_path), seed=str(tmp_path)) == Settings(path=tmp_path, seed=tmp_path)
 
 
 def test_frozen() -> None:

@@ -151,7 +151,26 @@ class Settings(BaseSettings):
         shown="unset",
     )
 
-    if not TYPE_CHECKING:  # the checker keeps the fields' own signature
+    if TYPE_CHECKING:  # pydantic makes paths of strings; the signature that checkers make of the fields takes none
+
+        def __init__(
+            self,
+            *,
+            path: str | os.PathLike[str] | None = ...,
+            max_size_mb: int = ...,
+            ttl_hours: float = ...,
+            mode: Mode = ...,
+            shared: bool = ...,
+            stale_if_error: float | None = ...,
+            max_entry_size_mb: int | None = ...,
+            free_space_floor_mb: int = ...,
+            fsync: bool = ...,
+            group: bool = ...,
+            signed_urls: bool = ...,
+            seed: str | os.PathLike[str] | None = ...,
+        ) -> None: ...
+
+    else:
 
         def __init__(self, **values: Any) -> None:
             try:
