@@ -286,9 +286,9 @@ class Observer:
         ]
         if left:
             self.violations.append(f"left behind: {left}")
-        unsound = sum(not sound for _, sound in verify(storage))
+        unsound = sum(not each.sound for each in verify(storage))
         if unsound and not self.plan.lying:
-            self.violations.append(f"{unsound} records name bodies that are not there or not right")
+            self.violations.append(f"{unsound} records are damaged, or name bodies that are not there or not right")
         storage.close()
 
     def report(self) -> bool:

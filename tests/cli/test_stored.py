@@ -143,6 +143,16 @@ def test_verify(folder: str) -> None:
     assert run("verify", "--folder", folder) == (0, "1 read, 0 damaged\n")
 
 
+def test_verify_finds_a_damaged_record(folder: str) -> None:
+    record = next(path for path in Path(folder).rglob("*") if len(path.name) == 64)
+    record.chmod(0o600)
+    record.write_bytes(record.read_bytes()[:-1])
+    assert run("verify", "--folder", folder) == (1, f"damaged: record {record.name}\n2 read, 1 damaged\n")
+    assert run("verify", "--folder", folder, "--drop")[1].endswith("2 read, 1 damaged, removed\n")
+    assert run("verify", "--folder", folder) == (0, "1 read, 0 damaged\n")
+    assert "keys      1\n" in run("stat", "--folder", folder)[1]
+
+
 def test_trim(folder: str) -> None:
     code, output = run("trim", "0", "--folder", folder)
     assert code == 0

@@ -146,7 +146,7 @@ def test_an_archive_that_comes_slowly_is_stored_as_it_comes(
 
     assert store(target, key("another"), b"x")
     assert import_tar(target, Slow(archive), clock()).stored == 4
-    assert [sound for stat, sound in verify(target) if stat.key == KEY] == [True] * 4
+    assert [each.sound for each in verify(target) if each.key == KEY] == [True] * 4
 
 
 def test_only_what_is_sound_goes_out(make: Make, tmp_path: Path, clock: Clock) -> None:

@@ -59,7 +59,7 @@ def nothing_is_left_behind(storage: FileStorage, path: Path) -> bool:
     assert ledger_is_exact(storage)
     assert [*v1(path).glob("writers/*.d/*"), *v1(path).glob("growing/*")] == []
     stored = [stat.stored for stat in storage.scan()]
-    return {file.name for file in body_files(path)} == names(stored) and all(sound for _, sound in verify(storage))
+    return {file.name for file in body_files(path)} == names(stored) and all(each.sound for each in verify(storage))
 
 
 @pytest.mark.parametrize("operation, step", OPERATIONS)

@@ -22,10 +22,12 @@ from tests.storage.helpers import (
     load,
     occupied,
     patched,
+    record_file,
     response,
     store,
     write_body,
 )
+from vllm_http_cache.storage import sweep as sweeping
 from vllm_http_cache.storage.files import FileStorage
 from vllm_http_cache.storage.layout import is_body
 from vllm_http_cache.storage.protocol import Record
@@ -115,7 +117,7 @@ def test_verify_reads_every_digest(storage: FileStorage, tmp_path: Path, drop: b
     flip(body_files(tmp_path / "cache", key(0))[0])
     flip(body_files(tmp_path / "cache", key(1))[0])
     body_files(tmp_path / "cache", key(2))[0].unlink()
-    found = {stat.key: sound for stat, sound in verify(storage, drop=drop)}
+    found = {each.key: each.sound for each in verify(storage, drop=drop)}
     assert found == {key(0): False, key(1): False, key(2): False, key(3): True}
     if drop:
         assert {stat.key for stat in storage.scan()} == {key(3)}
@@ -138,16 +140,40 @@ def test_verify_drops_nothing_that_cannot_be_read(
     with patched(os, name, fail):
         assert list(verify(storage, drop=True)) == []
     assert is_quiet(storage)
-    assert [sound for _, sound in verify(storage)] == [True] * 3
+    assert [each.sound for each in verify(storage)] == [True] * 3
     assert "reading a body failed" in caplog.text
 
 
 def test_what_goes_while_it_is_verified_is_not_damaged(storage: FileStorage) -> None:
     assert store(storage, KEY, b"x")
-    stats = list(storage.scan())
+    stats = storage.stat(KEY)
     storage.forget(KEY)
-    with patched(storage, "scan", lambda: iter(stats)):
+    looks = iter([stats, []])
+    with patched(storage, "keys", lambda: iter([KEY])), patched(storage, "stat", lambda _: next(looks)):
         assert list(verify(storage)) == []
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_verify_reads_every_record(storage: FileStorage, tmp_path: Path, clock: Clock, drop: bool) -> None:
+    for number in range(3):
+        assert store(storage, key(number), bytes(10_000))
+    flip(record_file(tmp_path / "cache", key(0)))
+    record_file(tmp_path / "cache", key(1)).unlink()
+    os.mkfifo(record_file(tmp_path / "cache", key(1)))
+    found = {each.key: each.stored is not None and each.sound for each in verify(storage, drop=drop)}
+    assert found == {key(0): False, key(1): False, key(2): True}
+    assert usage(storage).keys == (1 if drop else 3)
+
+
+def test_the_bodies_of_a_damaged_record_go_with_it(
+    storage: FileStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store(storage, KEY, bytes(10_000))
+    flip(record_file(tmp_path / "cache", KEY))
+    monkeypatch.setattr(sweeping, "GRACE", -1.0)
+    assert [each.stored for each in verify(storage, drop=True)] == [None]
+    assert body_files(tmp_path / "cache") == []
+    assert ledger_is_exact(storage)
 
 
 # Trimming.

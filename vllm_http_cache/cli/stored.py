@@ -163,17 +163,17 @@ def _identity(each: Stat) -> tuple[str, float]:
 def verify(
     folder: Folder = None, *, drop: Annotated[bool, typer.Option("--drop", help="Remove what is damaged.")] = False
 ) -> None:
-    """Read every stored body and compare it with its digests. Exit code 1: some are damaged."""
+    """Read every record and every stored body, and compare their digests. Exit code 1: some are damaged."""
     from vllm_http_cache.rfc9111.target import redacted
     from vllm_http_cache.storage import toolbox
 
     count = damaged = 0
     with opened(folder) as (storage, _, troubles):
-        for each, sound in toolbox.verify(storage, drop=drop):
+        for key, stored, sound in toolbox.verify(storage, drop=drop):
             count += 1
             if not sound:
                 damaged += 1
-                say(f"damaged: {redacted(each.stored.uri)}")
+                say(f"damaged: {redacted(stored.uri) if stored else f'record {key}'}")
         if troubles.first:
             fail(f"{count} read, {damaged} damaged; not all could be done: {reason(troubles.first)}")
     say(f"{count} read, {damaged} damaged{', removed' if damaged and drop else ''}")

@@ -193,7 +193,8 @@ class FileStorage:
             claim.release()
         return claim is not None
 
-    def scan(self) -> Iterator[Stat]:
+    def keys(self) -> Iterator[str]:
+        """Of all records, damaged ones among them."""
         for folder in FOLDERS:
             place = self._access.reading()
             if place is None:
@@ -201,8 +202,16 @@ class FileStorage:
             keys: list[str] = []
             with self._troubles.within("listing"):
                 keys += filter(is_key, place.home.names(folder))
-            for key in keys:
-                yield from self.stat(key)
+            yield from keys
+
+    def scan(self) -> Iterator[Stat]:
+        for key in self.keys():
+            yield from self.stat(key)
+
+    def is_damaged(self, key: str) -> bool:
+        """Whether there is a record of *key* that tells nothing."""
+        found = self._lying(key)
+        return found is not None and found[1].record is None
 
     def look(self, key: str) -> Record | None:
         """The record of *key* as it lies there, the ttl notwithstanding. Unlike :meth:`read`, this is not a use."""

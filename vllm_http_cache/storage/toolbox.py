@@ -9,17 +9,19 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from errno import EROFS
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..rfc9111.message import BodyRef, StoredResponse
 from .files import FileStorage
-from .layout import FOLDERS, is_key
+from .layout import FOLDERS, is_body, is_key
 from .protocol import BodyDamaged, BodyReader, BodyUnreadable, Record, Stat, Storage
 from .readers import BLOCK, open_reader
 
 __all__ = [
     "Choice",
     "Usage",
+    "Verified",
     "answers",
     "by_host",
     "has_newer",
@@ -122,21 +124,47 @@ def _remove(storage: FileStorage, key: str, stored: StoredResponse) -> bool:
     return False
 
 
-def verify(storage: FileStorage, *, drop: bool = False) -> Iterator[tuple[Stat, bool]]:
-    """Read each stored body; yields each stored response with whether its body is what was stored.
+class Verified(NamedTuple):
+    """What has been read, and whether it is what was stored.
 
-    One whose body cannot be read now is left out, with a warning; so is one that others have removed meanwhile.
-
-    :param drop: remove those that are not.
+    :param stored: None: the record of *key* is damaged, and nobody knows what responses it held.
     """
-    for stat in storage.scan():
-        sound = None
-        with storage._troubles.within("reading a body"):
-            sound = stat.stored.body is None or _is_as_stored(storage, stat.stored.body)
-        if sound or (sound is False and any(stat.stored == still.stored for still in storage.stat(stat.key))):
-            if drop and not sound:
-                _remove(storage, stat.key, stat.stored)
-            yield stat, sound
+
+    key: str
+    stored: StoredResponse | None
+    sound: bool
+
+
+def verify(storage: FileStorage, *, drop: bool = False) -> Iterator[Verified]:
+    """Read each record and each stored body; yields each stored response, and each record that is damaged.
+
+    What cannot be read now is left out, with a warning; so is what others have removed meanwhile.
+
+    :param drop: remove what is damaged.
+    """
+    for key in storage.keys():  # noqa: SIM118 - no mapping
+        if storage.is_damaged(key):
+            if drop:
+                _drop_record(storage, key)
+            yield Verified(key, None, False)
+        for stored in (stat.stored for stat in storage.stat(key)):
+            sound = None
+            with storage._troubles.within("reading a body"):
+                sound = stored.body is None or _is_as_stored(storage, stored.body)
+            if sound or (sound is False and any(stored == still.stored for still in storage.stat(key))):
+                if drop and not sound:
+                    _remove(storage, key, stored)
+                yield Verified(key, stored, sound)
+
+
+def _drop_record(storage: FileStorage, key: str) -> None:
+    """Remove a damaged record, and its bodies as far as they have not come just now: they may be another record's."""
+    place = storage._access.reading()
+    with storage._troubles.within("removing a record"):
+        if place is not None:
+            storage._room.look_later(name for name in place.home.names(key[:2]) if is_body(name) and name[:64] == key)
+            storage._room.suspect(key)
+            settle(storage)
 
 
 def _is_as_stored(storage: FileStorage, ref: BodyRef) -> bool | None:
