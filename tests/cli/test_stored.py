@@ -106,7 +106,7 @@ def test_what_lies_under_another_key_is_found_by_its_uri(folder: str) -> None:
     code, output = run("explain", f"{URL}?1", "--folder", folder)
     assert code == 0
     assert "under another key" in output
-    assert "a GET is" not in output
+    assert re.findall("a GET .*", output) == ["a GET is forwarded: uri-miss (RFC 9211 section 2.2)"]
     assert run("purge", "HTTP://A.test:80/picture.png?1#x", "--folder", folder) == (0, "1 removed\n")
 
 
@@ -228,8 +228,15 @@ def test_what_a_server_with_other_variables_stored_is_found(tmp_path: Path, file
     theirs: dict[str, Any] = {variable: "false"}
     assert run("seed", SIGNED, str(file), *where, **theirs)[0] == 0
     code, output = run("explain", SIGNED, *where)
-    assert (code, f"{variable}=false" in output) == (0, True)
-    assert "unlike here" not in run("explain", SIGNED, *where, **theirs)[1]
+    told = re.findall("a GET .*", output)
+    assert (code, f"{variable}=false" in told[0], "unlike here, is answered from the cache" in told[0]) == (
+        0,
+        True,
+        True,
+    )
+    assert told[1:] == ["a GET is forwarded: uri-miss (RFC 9211 section 2.2)"]
+    output = run("explain", SIGNED, *where, **theirs)[1]
+    assert re.findall("a GET .*", output) == ["a GET is answered from the cache"]
     assert run("purge", SIGNED, *where) == (0, "1 removed\n")
 
 
@@ -299,7 +306,10 @@ def test_explain_is_no_use(folder: str) -> None:
 
 
 def test_explain_nothing(folder: str) -> None:
-    assert run("explain", "http://a.test/other", "--folder", folder) == (1, "nothing is stored\n")
+    code, output = run("explain", "http://a.test/other", "--folder", folder)
+    assert (code, output) == (1, "nothing is stored\na GET is forwarded: uri-miss (RFC 9211 section 2.2)\n")
+    output = run("explain", "http://a.test/other", "--folder", folder, MEDIA_CACHE_MODE="only-if-cached")[1]
+    assert "a GET is refused with 504: only-if-cached" in output
     assert run("explain", "not a URL", "--folder", folder)[0] == 2
 
 

@@ -43,20 +43,21 @@ def explain(
     ] = None,
 ) -> None:
     """Tell what is stored for a URL, whether it is fresh and why, and what a GET would do. Exit code 1: nothing is."""
+    from vllm_http_cache.rfc9111.explain import outcome
     from vllm_http_cache.rfc9111.message import Fields, Request
 
     request = Request("GET", named(url), Fields(map(_field, header) if header else _of_vllm()))
     now = time.time()
     with opened(folder, absent=1) as (storage, settings, _):
         found = _found(storage, url, settings.options)
+        here = settings.options
+    for stored, options in found:
+        _tell(request, stored, now, options, here)
     if not found:
         say("nothing is stored")
-        raise typer.Exit(1)
-    for stored, options in found:
-        _tell(request, stored, now, options or settings.options, reached=options is not None)
-        if options not in (None, settings.options):
-            shared, signed = str(options.shared).lower(), str(options.signed_urls).lower()
-            say(f"  stored with MEDIA_CACHE_SHARED={shared} and MEDIA_CACHE_SIGNED_URLS={signed}, unlike here")
+    if all(options != here for _, options in found):
+        say(f"a GET is {outcome(request, (), now, here)}")
+    raise typer.Exit(0 if found else 1)
 
 
 def _found(storage: FileStorage, url: str, options: CacheOptions) -> list[tuple[StoredResponse, CacheOptions | None]]:
@@ -67,11 +68,14 @@ def _found(storage: FileStorage, url: str, options: CacheOptions) -> list[tuple[
     return found or [(stat.stored, None) for stat in filter(of_url(url, options), storage.scan())]
 
 
-def _tell(request: Request, stored: StoredResponse, now: float, options: CacheOptions, *, reached: bool) -> None:
+def _tell(
+    request: Request, stored: StoredResponse, now: float, options: CacheOptions | None, here: CacheOptions
+) -> None:
+    """:param options: those under which a GET finds it; None: none."""
     from vllm_http_cache.rfc9111.explain import explain as explained
     from vllm_http_cache.rfc9111.vary import vary_names
 
-    said = explained(request, stored, now, options)
+    said = explained(request, stored, now, options or here)
     length = f", {stored.body.length} octets" if stored.body else ""
     say(f"{stored.status} {stored.reason}{length}")
     for name, value in stored.fields:
@@ -80,10 +84,14 @@ def _tell(request: Request, stored: StoredResponse, now: float, options: CacheOp
     say(f"  by {said.rule}")
     when = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(said.stale_at))
     say(f"  {'goes' if said.fresh else 'went'} stale {when}")
-    if not reached:
+    if options is None:
         say("  under another key, as hishel or a URL with user information has it: no GET of this URL finds it")
         return
-    say(f"  a GET is {said.outcome}")
+    there = ""
+    if options != here:
+        shared, signed = str(options.shared).lower(), str(options.signed_urls).lower()
+        there = f" with MEDIA_CACHE_SHARED={shared} and MEDIA_CACHE_SIGNED_URLS={signed}, unlike here,"
+    say(f"  a GET{there} is {said.outcome}")
     if vary_names(stored.fields):
         say(f"  a GET with {', '.join(f'{name}: {value}' for name, value in request.fields)}")
     for name, value in said.validation:

@@ -5,6 +5,7 @@ Nothing is decided here. Every line of an explanation is the outcome of a rule i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .dates import format_http_date
@@ -17,7 +18,7 @@ from .target import same_uri
 from .validating import conditional
 from .vary import matches, vary_names
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "explain", "outcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,20 @@ class Explanation:
     notes: tuple[str, ...]
 
 
+def outcome(request: Request, responses: Sequence[StoredResponse], now: float, options: CacheOptions) -> str:
+    """What would answer *request* where these are stored under its key; goes on from "it is"."""
+    if options.mode == "off":
+        return "forwarded: the mode is off"
+    decision = select(request, responses, now, options) if is_answerable(request) else Ask("bypass")
+    if isinstance(decision, Reuse):
+        stale = ", stale" if decision.ttl < 0 else ""
+        later = ", and validated in the background (RFC 5861 section 3)" if decision.validate_later else ""
+        return f"answered from the cache{stale}{later}"
+    if isinstance(decision, Ask):
+        return f"forwarded: {decision.why} (RFC 9211 section 2.2)"
+    return "refused with 504: only-if-cached (RFC 9111 section 5.2.1.7)"
+
+
 def explain(request: Request, stored: StoredResponse, now: float, options: CacheOptions) -> Explanation:
     """Explain what *stored* means to *request*.
 
@@ -47,19 +62,6 @@ def explain(request: Request, stored: StoredResponse, now: float, options: Cache
     """
     seconds, rule = lifetime(stored, options)
     until = fresh_until(stored, options)
-    decision = select(request, (stored,), now, options) if is_answerable(request) else Ask("bypass")
-    if options.mode == "off":
-        outcome = "forwarded: the mode is off"
-    elif isinstance(decision, Reuse):
-        outcome = "answered from the cache"
-        if decision.ttl < 0:
-            outcome += ", stale"
-        if decision.validate_later:
-            outcome += ", and validated in the background (RFC 5861 section 3)"
-    elif isinstance(decision, Ask):
-        outcome = f"forwarded: {decision.why} (RFC 9211 section 2.2)"
-    else:
-        outcome = "refused with 504: only-if-cached (RFC 9111 section 5.2.1.7)"
     sent = conditional(request, (stored,))
     return Explanation(
         fresh=now < until and within_ttl(stored, now, options),
@@ -67,7 +69,7 @@ def explain(request: Request, stored: StoredResponse, now: float, options: Cache
         lifetime=seconds,
         rule=rule,
         stale_at=until,
-        outcome=outcome,
+        outcome=outcome(request, (stored,), now, options),
         validation=tuple(line for line in sent.fields if line not in request.fields.lines),
         notes=tuple(_notes(request, stored, now, options)),
     )
