@@ -217,6 +217,11 @@ def test_an_empty_name_of_a_file(command: str, folder: Path) -> None:
 
 def test_an_export_of_nothing(folder: Path, tar: Path) -> None:
     where = ("--folder", str(folder))
+    before = tar.read_bytes()
     assert run("purge", "--all", *where) == (0, "3 removed\n")
-    assert run("export", str(tar), *where)[0] == 0
+    code, output = run("export", str(tar), *where)
+    assert (code, f"nothing sound is stored in {folder}: {tar} stays as it is" in output) == (1, True)
+    assert tar.read_bytes() == before
+    tar.unlink()
+    assert run("export", str(tar), *where) == (0, "0 exported\n")
     assert run("import", str(tar), *where) == (0, "0 stored, 0 refused\n")

@@ -240,7 +240,8 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 def export(file: Tar, folder: Folder = None) -> None:
     """Write all that is stored and sound into a tar file, which only its owner can read.
 
-    A file of that name is replaced when the new one is whole. It holds URIs with their queries: treat it as a secret.
+    A file of that name is replaced when the new one is whole, but not by an export of nothing. It holds URIs with their
+    queries: treat it as a secret.
     """
     from vllm_http_cache.storage.archive import export_tar
 
@@ -248,6 +249,8 @@ def export(file: Tar, folder: Folder = None) -> None:
         count = export_tar(storage, target)
         if troubles.first is not None:  # before the file takes its place
             fail(f"{storage.path}: {reason(troubles.first)}")
+        if not count and file != Path("-") and file.is_file():
+            fail(f"nothing sound is stored in {storage.path}: {file} stays as it is; for an empty one, remove it first")
     tell(f"{count} exported")
 
 
