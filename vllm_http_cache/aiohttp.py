@@ -34,7 +34,7 @@ from .aiohttp_stream import Line
 from .rfc9111.framing import is_framed
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.target import InvalidTarget
-from .wire import Caller, Fetched, Reply
+from .wire import A_CACHE, Caller, Fetched, Reply, expect
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
@@ -72,6 +72,7 @@ class CacheMiddleware:
     """
 
     def __init__(self, cache: Cache, *, url_policy: UrlPolicy | None = None) -> None:
+        expect(cache, "afetch", A_CACHE)
         self._cache = cache
         self._url_policy = url_policy
 

@@ -34,7 +34,7 @@ from .rfc9111.options import CacheOptions
 from .rfc9111.target import is_key_of, lookup_key, redacted
 from .storage.protocol import BodyDamaged, BodyUnreadable, Record, Stat, Storage
 from .transfers import PulledDownload, PumpedDownload, Ticker, alet_go, let_go
-from .wire import AsyncSend, Caller, Fetched, Send
+from .wire import AsyncSend, Caller, Fetched, Send, expect
 
 if TYPE_CHECKING:
     from .metrics import Metrics
@@ -65,6 +65,7 @@ class Cache:
         clock: Callable[[], float] = time.time,
         metrics: Metrics | None = None,
     ) -> None:
+        expect(storage, "create_body", "storage has to be a storage, such as FileStorage(path)")
         self.storage = storage
         self.options = replace(options, ttl=min(options.ttl, storage.ttl))
         self.clock = clock

@@ -19,7 +19,7 @@ import httpx
 from .rfc9111.framing import is_framed
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.target import InvalidTarget, parse_target
-from .wire import Caller, Fetched, Reply
+from .wire import A_CACHE, Caller, Fetched, Reply, expect
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -43,6 +43,8 @@ class CacheTransport(httpx.BaseTransport):
     """
 
     def __init__(self, inner: httpx.BaseTransport, cache: Cache, *, url_policy: UrlPolicy | None = None) -> None:
+        expect(inner, "handle_request", "inner has to be a transport, such as httpx.HTTPTransport()")
+        expect(cache, "fetch", A_CACHE)
         self._inner = inner
         self._cache = cache
         self._url_policy = url_policy
@@ -82,6 +84,9 @@ class AsyncCacheTransport(httpx.AsyncBaseTransport):
     """:class:`CacheTransport` for :class:`httpx.AsyncClient`, on asyncio and trio."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, cache: Cache, *, url_policy: UrlPolicy | None = None) -> None:
+        asynchronous = "inner has to be an asynchronous transport, such as httpx.AsyncHTTPTransport()"
+        expect(inner, "handle_async_request", asynchronous)
+        expect(cache, "afetch", A_CACHE)
         self._inner = inner
         self._cache = cache
         self._url_policy = url_policy

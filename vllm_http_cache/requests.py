@@ -29,7 +29,7 @@ from urllib3.util.response import assert_header_parsing
 from .rfc9111.framing import is_framed
 from .rfc9111.message import Fields, Request, Response
 from .rfc9111.target import InvalidTarget, parse_target
-from .wire import Caller, Fetched, Reply
+from .wire import A_CACHE, Caller, Fetched, Reply, expect
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -58,8 +58,10 @@ class CacheAdapter(BaseAdapter):
 
     def __init__(self, cache: Cache, inner: BaseAdapter | None = None, *, url_policy: UrlPolicy | None = None) -> None:
         super().__init__()
+        expect(cache, "fetch", A_CACHE)
         self._cache = cache
         self._inner = HTTPAdapter() if inner is None else inner
+        expect(self._inner, "send", "inner has to be an adapter, such as HTTPAdapter()")
         self._url_policy = url_policy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

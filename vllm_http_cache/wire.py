@@ -16,6 +16,7 @@ from .rfc9111.cachestatus import CacheStatus
 from .rfc9111.message import Request, Response, StoredResponse
 
 __all__ = [
+    "A_CACHE",
     "AsyncBody",
     "AsyncSend",
     "AsyncSource",
@@ -26,7 +27,21 @@ __all__ = [
     "Send",
     "Source",
     "UrlPolicy",
+    "expect",
 ]
+
+A_CACHE = "cache has to be a Cache (where open_cache() gives None, do without)"
+
+
+def expect(given: object, method: str, otherwise: str) -> None:
+    """Refuse now what would fail at the first request.
+
+    :param method: what is asked of *given*, whatever it is.
+    :param otherwise: what it has to be.
+    :raises TypeError: it has no such method, or is a class.
+    """
+    if isinstance(given, type) or not callable(getattr(given, method, None)):
+        raise TypeError(f"{otherwise}, not {given!r}")
 
 
 class Source(Protocol):

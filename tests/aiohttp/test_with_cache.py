@@ -15,7 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 from tests.aiohttp.stand_ins import eventually, run, session_on
 from tests.origin import Answer, Clock, Origin
 from vllm_http_cache import Cache, CacheOptions
-from vllm_http_cache.aiohttp import refuse
+from vllm_http_cache.aiohttp import CacheMiddleware, refuse
 
 KEPT = {"Cache-Control": "max-age=60", "ETag": '"1"'}
 TEXT = b"hello world " * 50_000
@@ -24,6 +24,12 @@ CODED = gzip.compress(TEXT)
 
 def status(response: aiohttp.ClientResponse) -> str:
     return response.headers["Cache-Status"]
+
+
+@pytest.mark.parametrize("given", [None, Cache, "cache"])
+def test_what_could_not_fetch_is_refused_at_once(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"cache has to be a Cache .*, not "):
+        CacheMiddleware(given)
 
 
 @pytest.mark.parametrize("size", [0, 5, 100_000, 3_000_000])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -301,6 +302,12 @@ async def test_metrics_that_fail_leave_nothing_open(storage: MemoryStorage, cont
         while not (all(body.closed for body in origin.bodies) and nothing_left(cache, storage)):
             await anyio.sleep(0.001)
     assert len(origin.bodies) == 2
+
+
+@pytest.mark.parametrize("given", ["/srv/cache", None, MemoryStorage])
+def test_what_is_no_storage_is_refused_at_once(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"storage has to be a storage, such as FileStorage\(path\), not "):
+        Cache(given)
 
 
 def test_a_body_thrown_away_unread_stops_its_download(cache: Cache, storage: MemoryStorage) -> None:
