@@ -171,14 +171,14 @@ def test_at_no_system_call_is_there_more_than_the_ledger_says(
 
 
 @pytest.mark.parametrize("max_size", [0, 1, 4096, 100_000])
-def test_a_bound_too_small_for_anything_makes_nothing(make: Make, tmp_path: Path, max_size: int) -> None:
-    storage = make(max_size=max_size)
-    assert not store(storage, KEY, b"x")
-    assert storage.swap(KEY, None, Record((response(),)))
-    claim = storage.claim(KEY)
-    assert claim is not None
-    claim.release()
-    assert occupied(tmp_path / "cache") <= max_size
+def test_a_bound_too_small_for_anything_is_refused(make: Make, max_size: int) -> None:
+    with pytest.raises(ValueError, match=f"max_size={max_size} is too small a limit .*: 131072 at least"):
+        make(max_size=max_size)
+
+
+def test_the_smallest_bound_is_enough_for_something(make: Make, tmp_path: Path) -> None:
+    assert store(make(max_size=131_072), KEY, bytes(10_000))
+    assert occupied(tmp_path / "cache") <= 131_072
 
 
 def test_a_304_needs_room_too(make: Make, tmp_path: Path) -> None:

@@ -15,15 +15,12 @@ RETRY_SECONDS = 1.0
 
 
 class Access:
-    """:param make: whether the folder may be made.
-    :param warn: told what was tried and what came of it, when the folder cannot be had.
-    """
+    """:param warn: told what was tried and what came of it, when the folder cannot be had."""
 
-    def __init__(self, path: str, *, group: bool, make: bool, warn: Callable[[str, OSError], None]) -> None:
+    def __init__(self, path: str, *, group: bool, warn: Callable[[str, OSError], None]) -> None:
         self.path = path
         self.place: Place | None = None
         self._group = group
-        self._make = make
         self._warn = warn
         self._lock = threading.Lock()
         self._retry = {True: 0.0, False: 0.0}  # when to try again to make, to find; monotonic seconds
@@ -64,7 +61,7 @@ class Access:
             if self.place is None and not self._closed and time.monotonic() >= self._retry[create]:
                 try:
                     home = arrive(self.path, group=self._group, create=False)
-                    if home is None and create and self._make:
+                    if home is None and create:
                         home = arrive(self.path, group=self._group, create=True)
                 except OSError as error:
                     self._retry[create] = time.monotonic() + RETRY_SECONDS

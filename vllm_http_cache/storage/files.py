@@ -18,7 +18,7 @@ from .layout import FOLDERS, Home, is_key
 from .place import Place
 from .protocol import BodyReader, BodyWriter, Claim, Growing, Observer, Record, Stat
 from .readers import open_reader
-from .room import SMALLEST, Limits, Room
+from .room import Limits, Room
 from .shelf import Loaded, Shelf
 from .slots import has_died
 from .sweep import SKEW
@@ -32,7 +32,8 @@ class FileStorage:
 
     Nothing is made or opened before the first use. No method raises what the disk does: see :mod:`.protocol`.
 
-    :param max_size: octets that the subfolder may occupy, as ``du`` sees it; the least recently used goes first.
+    :param max_size: octets that the subfolder may occupy, as ``du`` sees it, 128 KiB at least; the least recently used
+        goes first.
     :param max_entry_size: octets of the largest body that is kept; None: whatever fits. One whose length is not known
         before its end is kept up to half of all the room.
     :param ttl: seconds after the origin last sent or confirmed a response, when it goes; ``inf`` keeps.
@@ -41,7 +42,7 @@ class FileStorage:
     :param fsync: have the disk confirm each body and record, so that they survive a power failure.
     :param group: share the folder with all members of its group.
     :param clock: seconds since the epoch.
-    :raises ValueError: the path is empty, or a limit is negative, not a number, or too large.
+    :raises ValueError: the path is empty, or a limit is negative, not a number, too large, or too small for anything.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class FileStorage:
         self._fsync = fsync
         self._clock = clock
         self._troubles = Troubles(self.path)
-        self._access = Access(self.path, group=group, make=max_size >= SMALLEST, warn=self._troubles.warn)
+        self._access = Access(self.path, group=group, warn=self._troubles.warn)
         self._observer: Observer | None = None
         self._begin()
         _storages.add(self)

@@ -51,6 +51,8 @@ class Limits:
         octets = (self.max_size, self.max_entry_size or 0, self.free_space_floor or 0)
         if not all(0 <= limit < 2**63 for limit in octets) or not self.ttl >= 0:
             raise ValueError("a limit is a number of octets below 2**63, or of seconds, 0 or more")
+        if self.max_size < SMALLEST:
+            raise ValueError(f"max_size={self.max_size} is too small a limit to store anything: {SMALLEST} at least")
 
     @property
     def largest(self) -> int:
