@@ -184,6 +184,38 @@ def test_what_is_made_in_a_folder_is_shared_as_the_folder_is(make: Make, tmp_pat
     writer.abort()
 
 
+def test_who_shares_a_cache_that_was_made_without_is_told_once(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert store(make(), KEY, b"x")
+    storage = make(group=True)
+    assert load(storage, KEY) == b"x" and store(storage, KEY, b"y")
+    assert warnings(caplog) == 1
+    assert (
+        "it is not shared with a group: where it was made without MEDIA_CACHE_GROUP, remove .vllm-http-cache"
+        in caplog.text
+    )
+    shutil.rmtree(own_folder(tmp_path / "cache"))
+    assert store(storage, KEY, b"z")
+    assert warnings(caplog) == 1
+    assert set(modes_of_folders(tmp_path / "cache").values()) == {0o2770}
+
+
+@needs_root
+@pytest.mark.parametrize("group", [False, True])
+def test_a_member_is_told_why_the_cache_is_not_shared(group: bool) -> None:
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        storage = FileStorage(folder)
+        assert store(storage, KEY, b"x")
+        os.chown(own_folder(folder), 12346, -1)
+        printed = as_nobody(f"storage = FileStorage({folder!r}, group={group})\nstorage.read({KEY!r})", Path(folder))
+        storage.close()
+    assert printed.count("WARNING") == 1
+    assert "the cache's folder belongs to user 12346" in printed
+    assert ("not shared with this user's groups (where it was made without MEDIA_CACHE_GROUP" in printed) is group
+
+
 def test_a_cache_made_anew_in_a_shared_folder_is_shared(make: Make, tmp_path: Path) -> None:
     assert store(make(group=True), KEY, b"x")
     shutil.rmtree(v1(tmp_path / "cache"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
-from .layout import arrive
+from .layout import UNSHARED, arrive
 from .place import Place
+from .troubles import Troubles
 
 __all__ = ["Access"]
 
@@ -15,13 +15,13 @@ RETRY_SECONDS = 1.0
 
 
 class Access:
-    """:param warn: told what was tried and what came of it, when the folder cannot be had."""
+    """:param group: whether the folder is to be shared; one that is there and is not is used all the same."""
 
-    def __init__(self, path: str, *, group: bool, warn: Callable[[str, OSError], None]) -> None:
+    def __init__(self, path: str, *, group: bool, troubles: Troubles) -> None:
         self.path = path
         self.place: Place | None = None
         self._group = group
-        self._warn = warn
+        self._troubles = troubles
         self._lock = threading.Lock()
         self._retry = {True: 0.0, False: 0.0}  # when to try again to make, to find; monotonic seconds
         self._closed = False
@@ -65,9 +65,11 @@ class Access:
                         home = arrive(self.path, group=self._group, create=True)
                 except OSError as error:
                     self._retry[create] = time.monotonic() + RETRY_SECONDS
-                    self._warn("opening the folder", error)
+                    self._troubles.warn("opening the folder", error)
                 else:
                     self.place = Place(home) if home is not None else None
+                    if home is not None and self._group and not home.group:
+                        self._troubles.tell(f"it is not shared with a group: {UNSHARED}")
             return self.place
 
     def close(self) -> None:
@@ -79,7 +81,7 @@ class Access:
             try:
                 place.close()
             except OSError as error:
-                self._warn("closing", error)
+                self._troubles.warn("closing", error)
 
     def forked(self) -> None:
         """In a forked child: everything open is the parent's."""

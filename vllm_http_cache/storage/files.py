@@ -64,7 +64,7 @@ class FileStorage:
         self._fsync = fsync
         self._clock = clock
         self._troubles = Troubles(self.path)
-        self._access = Access(self.path, group=group, warn=self._troubles.warn)
+        self._access = Access(self.path, group=group, troubles=self._troubles)
         self._observer: Observer | None = None
         self._begin()
         _storages.add(self)

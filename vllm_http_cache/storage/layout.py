@@ -28,7 +28,7 @@ from typing import TypeVar
 from .devices import Device, allocate_exactly, file_system, is_no_file, is_remote, shut
 from .sharing import DIRECTORY, is_left, is_shared, make_folder, remove_empty, share
 
-__all__ = ["FOLDERS", "FORMAT", "OWN", "Home", "arrive", "file_path", "is_body", "is_key", "is_temporary"]
+__all__ = ["FOLDERS", "FORMAT", "OWN", "UNSHARED", "Home", "arrive", "file_path", "is_body", "is_key", "is_temporary"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ OWN = ".vllm-http-cache"
 FORMAT = "v1"
 TAG = "CACHEDIR.TAG"
 FOLDERS = tuple(f"{number:02x}" for number in range(256))
+
+UNSHARED = f"where it was made without MEDIA_CACHE_GROUP, remove {OWN}, and it is made anew"
 
 _TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache made by vllm-http-cache. It may be deleted at any time.
@@ -300,6 +302,7 @@ def _enter(name: str, parent: int, *, group: bool, shared: bool, create: bool) -
     except PermissionError:
         if shared and remove_empty(name, parent):  # it was not shared in time
             return _enter(name, parent, group=group, shared=shared, create=create)
+        _check(os.stat(name, dir_fd=parent, follow_symlinks=False), name, group=group)
         raise
     except OSError as error:
         if error.errno == ENOTDIR:
@@ -317,7 +320,9 @@ def _enter(name: str, parent: int, *, group: bool, shared: bool, create: bool) -
 
 def _check(status: os.stat_result, name: str, *, group: bool) -> None:
     if status.st_uid not in (os.geteuid(), 0) and not (group and _is_shared_with_us(status)):
-        whose = f"belongs to user {status.st_uid}" + (", and is not shared with this user's groups" if group else "")
+        whose = f"belongs to user {status.st_uid}"
+        if group:
+            whose += ", and is not shared with this user's groups" + ("" if is_shared(status) else f" ({UNSHARED})")
         raise PermissionError(EPERM, f"the cache's folder {whose}", name)
     if status.st_mode & stat.S_IWOTH:
         raise PermissionError(EPERM, "anybody may write to the cache's folder", name)

@@ -32,11 +32,20 @@ class Troubles:
         """Log that *doing* failed, unless the same cause was logged within the last ten minutes."""
         if self.observer is not None:
             self.observer.storage_failed(doing)
-        cause = errno.errorcode.get(error.errno or 0, type(error).__name__)
-        now = self._clock()
-        if now - self._said.get(cause, -INTERVAL) >= INTERVAL:
-            self._said[cause] = now
+        if self._is_due(errno.errorcode.get(error.errno or 0, type(error).__name__)):
             logger.warning("vllm-http-cache in %s: %s failed, going on without: %s", self._place, doing, error)
+
+    def tell(self, what: str) -> None:
+        """Log what is no failure, and hardly meant, as seldom."""
+        if self._is_due(what):
+            logger.warning("vllm-http-cache in %s: %s", self._place, what)
+
+    def _is_due(self, cause: str) -> bool:
+        now = self._clock()
+        due = now - self._said.get(cause, -INTERVAL) >= INTERVAL
+        if due:
+            self._said[cause] = now
+        return due
 
     def within(self, doing: str) -> Within:
         """A context in which an OSError is a warning, and the end of what is being done."""
