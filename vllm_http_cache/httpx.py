@@ -4,7 +4,9 @@
     client = httpx.AsyncClient(transport=AsyncCacheTransport(httpx.AsyncHTTPTransport(), cache))
 
 The asynchronous one runs on asyncio and on trio. Unless the cache is off, every answer carries ``Cache-Status`` and
-the extension :data:`EXTENSION`; :func:`refuse` says that an answer's octets were of no use.
+the extension :data:`EXTENSION`; :func:`refuse` says that an answer's octets were of no use. The extensions
+``http_version`` and ``network_stream`` of what the origin sends or confirms just now are those of the inner transport's
+response; what comes from the cache alone, or along with another caller's download, is HTTP/1.1 and has no stream.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["EXTENSION", "AsyncCacheTransport", "CacheTransport", "refuse"]
 
 EXTENSION = "vllm_http_cache"  # names a response's extension: the Fetched it was made from
+CARRIED = ("http_version", "network_stream")
 
 
 class CacheTransport(httpx.BaseTransport):
@@ -54,15 +57,19 @@ class CacheTransport(httpx.BaseTransport):
         if asked is None:
             return self._inner.handle_request(request)
 
+        came: dict[str, Any] = {}
+
         def send(sent: Request) -> Reply:
+            nonlocal came
             response = self._inner.handle_request(_outgoing(request, asked, sent))
+            came = _carried(response)
             return _reply(sent, response, _Source(response))
 
         try:
             fetched = self._cache.fetch(asked, send, _caller(request))
         except InvalidTarget as error:
             raise httpx.InvalidURL(str(error)) from error
-        return _answer(fetched, _Stream)
+        return _answer(fetched, _Stream, came)
 
     def close(self) -> None:
         self._inner.close()
@@ -96,15 +103,19 @@ class AsyncCacheTransport(httpx.AsyncBaseTransport):
         if asked is None:
             return await self._inner.handle_async_request(request)
 
+        came: dict[str, Any] = {}
+
         async def send(sent: Request) -> Reply:
+            nonlocal came
             response = await self._inner.handle_async_request(_outgoing(request, asked, sent))
+            came = _carried(response)
             return _reply(sent, response, _AsyncSource(response))
 
         try:
             fetched = await self._cache.afetch(asked, send, _caller(request))
         except InvalidTarget as error:
             raise httpx.InvalidURL(str(error)) from error
-        return _answer(fetched, _AsyncStream)
+        return _answer(fetched, _AsyncStream, came)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -258,7 +269,17 @@ def _reply(sent: Request, response: httpx.Response, source: _Source | _AsyncSour
     return Reply(head, source, response, later or is_framed(sent.method, head), time_outs=(httpx.TimeoutException,))
 
 
-def _answer(fetched: Fetched, stream: Callable[[Any], httpx.SyncByteStream | httpx.AsyncByteStream]) -> httpx.Response:
+def _carried(response: httpx.Response) -> dict[str, Any]:
+    """The extensions that tell how a response from the network came."""
+    return {name: response.extensions[name] for name in CARRIED if name in response.extensions}
+
+
+def _answer(
+    fetched: Fetched,
+    stream: Callable[[Any], httpx.SyncByteStream | httpx.AsyncByteStream],
+    came: dict[str, Any],
+) -> httpx.Response:
+    """:param came: what is carried of the last response from the network."""
     head = fetched.response
     if fetched.native is not None:
         native: httpx.Response = fetched.native
@@ -267,10 +288,16 @@ def _answer(fetched: Fetched, stream: Callable[[Any], httpx.SyncByteStream | htt
         return native
     extensions: dict[str, Any] = {
         "http_version": b"HTTP/1.1",
+        **(came if _is_from_network(fetched) else {}),
         "reason_phrase": head.reason.encode("latin-1"),
         EXTENSION: fetched,
     }
     return httpx.Response(head.status, headers=_raw(head.fields), stream=stream(fetched.body), extensions=extensions)
+
+
+def _is_from_network(fetched: Fetched) -> bool:
+    """Whether the origin has answered this request, and nothing older answers in its place."""
+    return fetched.status.forward_status is not None and fetched.status.detail is None
 
 
 def _fields(headers: httpx.Headers) -> Fields:
