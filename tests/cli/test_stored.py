@@ -262,10 +262,10 @@ def test_a_host_may_be_an_address(folder: str, file: Path) -> None:
 
 
 def test_headings_on_a_terminal(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "octets" not in run("ls", "--folder", folder)[1]
+    assert "occupied" not in run("ls", "--folder", folder)[1]
     monkeypatch.setattr(stored, "_on_terminal", lambda: True)
     heading, *lines = run("ls", "--folder", folder)[1].splitlines()
-    assert heading.split() == ["octets", "age", "state", "status", "URI"]
+    assert heading.split() == ["occupied", "age", "state", "status", "URI"]
     assert {line.index("200") for line in lines} == {heading.index("status")}
     assert {line.index("http") for line in lines} == {heading.index("URI")}
 

@@ -86,7 +86,7 @@ def ls(
         bool, typer.Option("--full", help="Show URIs with their queries, which may hold signatures.")
     ] = False,
 ) -> None:
-    """List what is stored: octets, seconds since the origin sent or confirmed it, state, status, URI.
+    """List what is stored: octets it occupies, seconds since the origin sent or confirmed it, state, status, URI.
 
     The state is fresh, stale, or expired: past the time to live, or from the future; it goes when that is noticed.
     """
@@ -97,7 +97,7 @@ def ls(
     now = time.time()
     with opened(folder) as (storage, settings, _):
         if _on_terminal():
-            say(f"{'octets':>12} {'age':>8} {'state':<7} status URI")
+            say(f"{'occupied':>12} {'age':>8} {'state':<7} status URI")
         for each in storage.scan():
             stored = each.stored
             if host is None or by_host(host)(each):
