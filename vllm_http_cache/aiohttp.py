@@ -68,7 +68,8 @@ class CacheMiddleware:
     :raises aiohttp.InvalidURL: the URL could be read in more than one way (where there is a policy: its host as well).
     :raises aiohttp.ClientError: as without the cache. While another caller's download is followed:
         :class:`aiohttp.SocketTimeoutError` after the timeout's ``sock_read``, :class:`aiohttp.ClientPayloadError` when
-        it breaks. :class:`TimeoutError` after the timeout's ``total``, on answers from the cache as well.
+        it breaks. :class:`TimeoutError` after the timeout's ``total``, on answers from the cache as well, and though
+        a stale one might have answered for an origin that hangs: leave that to ``sock_read``.
     """
 
     def __init__(self, cache: Cache, *, url_policy: UrlPolicy | None = None) -> None:
