@@ -220,8 +220,8 @@ def test_variables_of_others_are_not_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_checkers_know_each_setting(tmp_path: Path) -> None:
     methods = [node for node in ast.walk(ast.parse(inspect.getsource(Settings))) if isinstance(node, ast.FunctionDef)]
-    known = next(method.args.kwonlyargs for method in methods if method.name == "__init__")
-    assert [argument.arg for argument in known] == list(Settings.model_fields)
+    known = [argument.arg for method in methods if method.name == "__init__" for argument in method.args.kwonlyargs]
+    assert known == list(Settings.model_fields)
     assert Settings(path=str(tmp_path), seed=str(tmp_path)) == Settings(path=tmp_path, seed=tmp_path)
 
 

@@ -151,7 +151,15 @@ class Settings(BaseSettings):
         shown="unset",
     )
 
-    if TYPE_CHECKING:  # pydantic makes paths of strings; the signature that checkers make of the fields takes none
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise SettingsError(_explain(error)) from None
+
+    else:  # pydantic makes paths of strings; the signature that checkers make of the fields takes none
 
         def __init__(
             self,
@@ -169,14 +177,6 @@ class Settings(BaseSettings):
             signed_urls: bool = ...,
             seed: str | os.PathLike[str] | None = ...,
         ) -> None: ...
-
-    else:
-
-        def __init__(self, **values: Any) -> None:
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise SettingsError(_explain(error)) from None
 
     @classmethod
     def settings_customise_sources(
