@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .bodies import DownloadSupply, ForeignSupply
 from .downloads import LOOK
 from .flights import Landing, Seat, Ticket
+from .patience import patience
 from .steps import Again, Alone, Failed, Joined
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Boarding:
         self.outcome: Seat | Joined | Again | Alone | Failed = Alone()
         self._cache = cache
         self._caller = caller
-        self._ticket = Ticket(bell)
+        self._patience = patience(caller.timeout)
+        self._ticket = Ticket(bell, self._patience)
         self._began = cache.flights.clock()
         self._left = False
 
@@ -46,9 +48,10 @@ class Boarding:
     def bells(self, make: Callable[[], B]) -> Iterator[tuple[B, float]]:
         """Bells to wait for, and for how long: now and then it is seen whether anybody still leads."""
         left, flights = self._caller.timeout, self._cache.flights
+        look = min(LOOK, self._patience / 4)
         while flights.still_waits(self._ticket, bell := make()):
-            yield bell, LOOK if left is None else min(left, LOOK)
-            if left is not None and (left := left - LOOK) <= 0:
+            yield bell, look if left is None else min(left, look)
+            if left is not None and (left := left - look) <= 0:
                 return
 
     def seat(self) -> Seat | None:

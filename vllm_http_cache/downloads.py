@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .coding import CodingCheck
 from .loops import ThreadBell, task_bell
+from .patience import patience
 from .tail import CHUNK, Tail, batches
 
 if TYPE_CHECKING:
@@ -166,6 +167,10 @@ class Download:
 
     def is_lost(self) -> bool:
         """Does nobody drive it any more?"""
+        return False
+
+    def is_silent(self, seconds: float) -> bool:
+        """Does who drives it not get on, and has not for so long?"""
         return False
 
     def bury(self) -> None:
@@ -352,12 +357,15 @@ class Download:
 
     def _bells(self, reader: Reader, caller: Caller, make: Callable[[], B]) -> Iterator[tuple[B, float]]:
         """Bells to wait for, and for how long: now and then it is seen whether anybody still receives."""
-        left = caller.timeout
+        left, longest = caller.timeout, patience(caller.timeout)
+        look = min(LOOK, longest / 4)
         while self._hang(reader, bell := make()):
             self._stir()
-            yield bell, LOOK if left is None else min(left, LOOK)
+            yield bell, look if left is None else min(left, look)
             self.bury()
-            if left is not None and (left := left - LOOK) <= 0:
+            if self.is_silent(longest):
+                raise Broken("the event loop that was receiving this body does not turn")
+            if left is not None and (left := left - look) <= 0:
                 raise caller.timed_out()
 
     def landed(self) -> None:

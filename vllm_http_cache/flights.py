@@ -5,7 +5,8 @@ processes the leaders compete for the storage's claim. What became of the leader
 
 - what it receives may be shared: they join its download while it lasts, and look up again after it;
 - it turned out not shareable: all go alone, and for a while nobody queues for it again;
-- the leader gave up before there was anything to share: exactly one follower leads in its place.
+- the leader gave up before there was anything to share: exactly one follower leads in its place;
+- its event loop has ended, or does not turn: likewise, by whoever notices it first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from .steps import Again, Alone, Lead
@@ -34,13 +36,16 @@ UNSHAREABLE_FLIGHTS = 4096
 class Ticket:
     """A caller's way into a flight. A Seat as its ``outcome`` leads, a Landing may be joined, None waits for *bell*.
 
+    After *patience* seconds it follows nobody whose event loop does not turn.
+
     It is the caller's own before it enters, so that one who is interrupted at any moment can give back what it got.
     """
 
-    __slots__ = ("bell", "flight", "outcome")
+    __slots__ = ("bell", "flight", "outcome", "patience")
 
-    def __init__(self, bell: Bell) -> None:
+    def __init__(self, bell: Bell, patience: float = inf) -> None:
         self.bell = bell
+        self.patience = patience
         self.flight: _Flight | None = None  # in whose queue it is
         self.outcome: Seat | Landing | Again | Alone | None = None
 
@@ -79,7 +84,7 @@ class Seat(Lead):
 
     def land(self, stored: StoredResponse, download: Download) -> None:
         """The head is here and the body may be shared while it arrives; whoever drives the download finishes."""
-        self._flights._land(self._flight, Landing(stored, download))
+        self._flights._land(self, Landing(stored, download))
 
     def finish(self) -> None:
         """The storage has what there is to have."""
@@ -134,7 +139,7 @@ class Flights:
                     return
                 del self._unshareable[key]
             flight = self._flights.get(key)
-            if flight is None or (flight.landing is None and _is_lost(flight)):
+            if flight is None or _is_lost(flight, ticket.patience):
                 self._lead(flight or _Flight(key), ticket)
                 return
             landing = flight.landing
@@ -146,7 +151,7 @@ class Flights:
 
     def _lead(self, flight: _Flight, ticket: Ticket) -> None:
         """Lead what nobody leads, or no more: those who wait go with the new leader."""
-        lost = flight.seat
+        lost, flight.landing = flight.seat, None
         flight.seat = ticket.outcome = Seat(self, flight, ticket.bell)
         self._flights[flight.key] = flight
         if lost is not None:
@@ -156,7 +161,7 @@ class Flights:
         """Whether to go on waiting, for *bell* from now on. Who finds that its leader is lost leads."""
         with self._lock:
             flight = ticket.flight
-            if ticket.outcome is None and flight is not None and flight.landing is None and _is_lost(flight):
+            if ticket.outcome is None and flight is not None and _is_lost(flight, ticket.patience):
                 flight.queue.remove(ticket)
                 self._lead(flight, ticket)
             ticket.bell = bell
@@ -176,10 +181,11 @@ class Flights:
             with self._lock:
                 self._unshareable.pop(key, None)
 
-    def _land(self, flight: _Flight, landing: Landing) -> None:
+    def _land(self, seat: Seat, landing: Landing) -> None:
         with self._lock:
-            flight.landing = landing
-            self._tell_all(flight, landing)
+            if not seat.taken:  # else another leads by now
+                seat._flight.landing = landing
+                self._tell_all(seat._flight, landing)
 
     # Called with the lock.
 
@@ -216,6 +222,8 @@ class Flights:
         return ticket.bell.ring()
 
 
-def _is_lost(flight: _Flight) -> bool:
-    """Has the event loop of its leader ended, and the leader with it or never?"""
-    return flight.seat is not None and flight.seat.bell.is_lost()
+def _is_lost(flight: _Flight, patience: float) -> bool:
+    """Has the event loop of its leader ended, and the leader with it or never? Or has it not turned for so long?"""
+    if flight.landing is not None:
+        return flight.landing.download.is_silent(patience)
+    return flight.seat is not None and (flight.seat.bell.is_lost() or flight.seat.bell.silent() >= patience)

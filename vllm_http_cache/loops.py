@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -18,7 +19,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-__all__ = ["Bell", "Task", "TaskBell", "ThreadBell", "in_a_loop", "in_pool", "in_thread", "spawn", "task_bell"]
+__all__ = ["Bell", "Pulse", "Task", "TaskBell", "ThreadBell", "in_a_loop", "in_pool", "in_thread", "spawn", "task_bell"]
 
 T = TypeVar("T")
 
@@ -34,6 +35,9 @@ class Bell(Protocol):
 
     def is_lost(self) -> bool:
         """Has the waiter's loop ended, and the waiter with it or never?"""
+
+    def silent(self) -> float:
+        """Seconds for which the waiter's loop does not turn, as far as is known: the first to ask has it asked."""
 
 
 class ThreadBell:
@@ -51,6 +55,9 @@ class ThreadBell:
     def is_lost(self) -> bool:
         return False
 
+    def silent(self) -> float:
+        return 0.0
+
     def wait(self, timeout: float | None) -> bool:
         """Whether it rang within *timeout* seconds."""
         return self._event.wait(timeout)
@@ -67,12 +74,40 @@ class TaskBell(Bell, Protocol):
         """Whether it rang within *timeout* seconds."""
 
 
+class Pulse:
+    """Of the current loop: whether it turns.
+
+    :param schedule: has it call something soon, from any thread.
+    """
+
+    __slots__ = ("_asked", "_schedule", "_thread")
+
+    def __init__(self, schedule: Callable[[Callable[[], object]], bool]) -> None:
+        self._schedule = schedule
+        self._thread = threading.get_ident()
+        self._asked: float | None = None  # since when it has not answered
+
+    def silent(self) -> float:
+        """Seconds for which it has not come to what it was asked to do. If it has, it is asked again."""
+        if self._thread == threading.get_ident() and in_a_loop():
+            return 0.0
+        asked, now = self._asked, time.monotonic()
+        if asked is None:
+            self._asked = asked = now
+            self._schedule(self._answer)
+        return now - asked
+
+    def _answer(self) -> None:
+        self._asked = None
+
+
 class _AsyncioBell:
-    __slots__ = ("_future", "_loop", "_soon")
+    __slots__ = ("_future", "_loop", "_soon", "silent")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._soon = _scheduler()
+        self.silent = Pulse(self._soon).silent
         self._future: asyncio.Future[bool] = loop.create_future()
 
     def ring(self) -> bool:
@@ -98,11 +133,12 @@ class _AsyncioBell:
 
 
 class _TrioBell:
-    __slots__ = ("_event", "_soon")
+    __slots__ = ("_event", "_soon", "silent")
 
     def __init__(self) -> None:
         self._event = anyio.Event()
         self._soon = _scheduler()
+        self.silent = Pulse(self._soon).silent
 
     def ring(self) -> bool:
         return self._soon(self._event.set)
@@ -145,6 +181,7 @@ class Task:
         self._scope = scope
         self._schedule = schedule
         self.is_lost = is_lost  # has its loop ended?
+        self.silent = Pulse(schedule).silent  # seconds for which its loop does not turn
 
     def cancel(self) -> bool:
         """Cancel it, from any thread. False: its loop has ended, and the task with it or never."""

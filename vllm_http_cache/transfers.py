@@ -242,6 +242,9 @@ class PumpedDownload(Download):
     def is_lost(self) -> bool:
         return not self._ended and self._task.is_lost()
 
+    def is_silent(self, seconds: float) -> bool:
+        return not (self._ended or self._task.is_lost()) and self._task.silent() >= seconds
+
     async def _pump(self) -> None:
         error: Broken | None = Broken("the event loop that was receiving this body has ended")
         try:

@@ -19,8 +19,13 @@ class Clock:
 class Open:
     """A download that can be joined."""
 
+    silent = False
+
     def joinable(self) -> bool:
         return True
+
+    def is_silent(self, seconds: float) -> bool:
+        return self.silent
 
 
 @pytest.fixture
@@ -93,9 +98,13 @@ class Deaf:
         return False
 
     lost = True
+    silence = 0.0
 
     def is_lost(self) -> bool:
         return self.lost
+
+    def silent(self) -> float:
+        return self.silence
 
 
 def test_a_follower_who_cannot_hear_is_passed_over(flights: Flights) -> None:
@@ -136,6 +145,43 @@ def test_who_waits_and_looks_leads_in_place_of_a_leader_whose_loop_was_closed(fl
     assert flights.still_waits(first, another)
     second.outcome.abandon()
     assert isinstance(first.outcome, Seat) and another.wait(0)
+
+
+def test_one_of_those_who_wait_leads_in_place_of_a_leader_whose_loop_does_not_turn(flights: Flights) -> None:
+    bell = Deaf()
+    bell.lost = False
+    standing = enter(flights, bell=bell).outcome
+    assert isinstance(standing, Seat)
+    claim = standing.claim = Claimed()
+    patient, first, second = (Ticket(ThreadBell(), patience) for patience in (5, 3, 3))
+    for ticket in (patient, first, second):
+        flights.enter("k", ticket)
+    bell.silence = 2.9
+    assert all(flights.still_waits(ticket, ThreadBell()) for ticket in (patient, first, second))
+    bell.silence = 3
+    assert flights.still_waits(patient, ThreadBell())
+    assert not flights.still_waits(first, ThreadBell())
+    assert isinstance(first.outcome, Seat) and first.outcome.claim is claim
+    assert flights.still_waits(second, ThreadBell())
+    standing.land(object(), Open())  # type: ignore[arg-type]
+    standing.finish()
+    assert patient.outcome is second.outcome is None and not claim.released
+    first.outcome.finish()
+    assert isinstance(patient.outcome, Again) and isinstance(second.outcome, Again)
+
+
+def test_one_leads_in_place_of_a_landed_leader_whose_loop_does_not_turn(flights: Flights) -> None:
+    download = Open()
+    standing = lead(flights)
+    standing.land(object(), download)  # type: ignore[arg-type]
+    assert isinstance(enter(flights).outcome, Landing)
+    download.silent = True
+    seat = lead(flights)
+    waiting = follow(flights)
+    standing.finish()
+    assert waiting.outcome is None
+    seat.finish()
+    assert isinstance(waiting.outcome, Again)
 
 
 def test_a_follower_who_waits_no_longer_is_not_woken(flights: Flights) -> None:
