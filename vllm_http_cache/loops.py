@@ -248,7 +248,8 @@ def _end_lost() -> None:
     """Have the tasks whose loop was closed let go of what they hold."""
     for loop in tuple(_running):
         if loop.is_closed():
-            for coroutine in _running.pop(loop, {}).values():
+            for task, coroutine in _running.pop(loop, {}).items():
+                task._log_destroy_pending = False  # type: ignore[attr-defined] # its loop will not know that it ended
                 with suppress(Exception):  # from a scope that its loop is missing
                     coroutine.close()
 

@@ -248,10 +248,12 @@ class PumpedDownload(Download):
     async def _pump(self) -> None:
         error: Broken | None = Broken("the event loop that was receiving this body has ended")
         try:
+            if self._publish is not None:
+                self._scribe = spawn(self._write)
             while chunk := await self._source.read():
                 if due := self._receive(chunk):
                     self._due.ring()
-                if self._scribe is None and (due or self._publish is not None):
+                if due and self._scribe is None:
                     self._scribe = spawn(self._write)
                 await self._wait_for_room()
             error = None
