@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, TypeVar
 from .bodies import DownloadSupply, ForeignSupply
 from .downloads import LOOK
 from .flights import Landing, Seat, Ticket
-from .patience import patience
+from .patience import CLAIM_SECONDS, deputies, patience
 from .steps import Again, Alone, Failed, Joined
 
 if TYPE_CHECKING:
     from .cache import Cache
     from .loops import Bell
+    from .storage.protocol import Claim
     from .wire import Caller
 
 __all__ = ["Boarding"]
 
 B = TypeVar("B", bound="Bell")
 
-CLAIM_SECONDS = 30.0  # how long a caller without a time-out of its own waits for a leader in another process
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.05  # seconds between two tries for a claim
 
 
@@ -39,6 +39,7 @@ class Boarding:
         self._ticket = Ticket(bell, self._patience)
         self._began = cache.flights.clock()
         self._left = False
+        self._is_silent = False  # the process that leads
 
     def enter(self) -> bool:
         """Whether to wait for the bell."""
@@ -47,11 +48,12 @@ class Boarding:
 
     def bells(self, make: Callable[[], B]) -> Iterator[tuple[B, float]]:
         """Bells to wait for, and for how long: now and then it is seen whether anybody still leads."""
-        left, flights = self._caller.timeout, self._cache.flights
-        look = min(LOOK, self._patience / 4)
-        while flights.still_waits(self._ticket, bell := make()):
-            yield bell, look if left is None else min(left, look)
-            if left is not None and (left := left - look) <= 0:
+        timeout, flights = self._caller.timeout, self._cache.flights
+        look, waited = min(LOOK, self._patience / 4), 0.0
+        while flights.still_waits(self._ticket, bell := make(), deputies(waited, timeout)):
+            yield bell, look if timeout is None else min(timeout - waited, look)
+            waited += look
+            if timeout is not None and waited >= timeout:
                 return
 
     def seat(self) -> Seat | None:
@@ -94,27 +96,41 @@ class Boarding:
     def _join_another_process(self) -> bool:
         storage = self._cache.storage
         growing = storage.growing(self.flight)
-        if growing is not None:
-            supply = ForeignSupply(growing, remote=storage.remote)
-            self.outcome = Joined(growing.stored, supply)
-        return growing is not None
+        if growing is None:
+            return False
+        remote = storage.remote
+        self._is_silent = growing.silent() >= patience(self._caller.timeout, remote=remote)
+        if self._is_silent:
+            growing.close()
+            return False
+        self.outcome = Joined(growing.stored, ForeignSupply(growing, remote=remote))
+        return True
 
     def _lead(self, seat: Seat) -> Iterator[float]:
-        """Lead once no other process does, or join what another process is receiving."""
-        storage, clock, timeout = self._cache.storage, self._cache.flights.clock, self._caller.timeout
-        pause = FIRST_PAUSE
-        while (claim := seat.claim or storage.claim(self.flight)) is None:
+        """Lead once no other process does, or in its stead, or join what another process is receiving."""
+        clock, timeout = self._cache.flights.clock, self._caller.timeout
+        pause, waited = FIRST_PAUSE, 0.0
+        while (claim := seat.claim or self._claim(max(seat.deputies, deputies(waited, timeout)))) is None:
             if self._join_another_process():
                 seat.finish()
                 return
-            if clock() - self._began > (CLAIM_SECONDS if timeout is None else timeout):
-                if timeout is not None:
-                    self.outcome = self._timed_out()
-                    seat.abandon()
-                else:  # the others have waited as long
-                    seat.disperse(remember=False)
+            waited = clock() - self._began
+            if timeout is not None and waited > timeout:
+                self.outcome = self._timed_out()
+                seat.abandon()
                 return
+            if waited > CLAIM_SECONDS:
+                break
             yield pause
             pause = min(pause * 1.5, LONGEST_PAUSE)
         seat.claim = claim
         self.outcome = seat
+
+    def _claim(self, deputies: int) -> Claim | None:
+        """The flight's claim, or that of one of so many deputies of the process that has it."""
+        storage, flight = self._cache.storage, self.flight
+        for number in range(1 + max(deputies, self._is_silent)):
+            start = 16 * number  # another name, and to the storage another flight
+            if (claim := storage.claim(flight[start:] + flight[:start])) is not None:
+                return claim
+        return None

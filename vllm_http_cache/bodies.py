@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any, Protocol
 
 import anyio
@@ -17,6 +18,7 @@ from xxhash import xxh3_128
 from .abandoned import abandon
 from .downloads import Broken, Download, Reader
 from .loops import in_thread
+from .patience import patience
 from .rfc9111.framing import announced_length
 from .rfc9111.message import BodyRef, Response, StoredResponse
 from .rfc9111.validators import described_alike
@@ -147,6 +149,7 @@ class ForeignSupply:
         self._offset = 0
         self._looks = 0
         self._waited = 0.0
+        self._patience = inf
 
     def take(self, *, wait: bool = True) -> bytes | None:
         if self._remote and not wait:
@@ -161,6 +164,8 @@ class ForeignSupply:
             self._looks = 0
             if self._growing.orphaned() and not self._growing.ended():  # once more: it may have ended it, and left
                 ended = False
+            elif self._waited >= self._patience and self._growing.silent() >= self._patience:
+                raise Broken("the process that was receiving this body does not get on")
         if ended is False:
             raise Broken("the process that was receiving this body gave it up")
         return b"" if ended else None
@@ -168,6 +173,7 @@ class ForeignSupply:
     def _pause(self, caller: Caller) -> float:
         self._looks += 1
         self._waited += POLL
+        self._patience = patience(caller.timeout, remote=self._remote)
         if caller.timeout is not None and self._waited > caller.timeout:
             raise caller.timed_out()
         return POLL

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .coding import CodingCheck
 from .loops import ThreadBell, task_bell
-from .patience import patience
+from .patience import BEAT, patience
 from .tail import CHUNK, Tail, batches
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class Download:
         self._count = count
         self._prefix = prefix
         self._publish = publish
+        self._is_shown = False  # other processes may follow
         self._seat = seat
         self._make_locks()
         self._tail = Tail(prefix)
@@ -229,16 +230,23 @@ class Download:
             if self._ended:
                 return
             self._write_tail()
+            if self._writer is not None and self._beats():
+                self._writer.beat()
+                self._flushed = self._clock()
             unwanted = self._disowned or self._deserted or self._writer is None
             if unwanted or self._publish is None or self._clock() - self._began < PACE:
                 return
-            publish, self._publish = self._publish, None
+            publish, self._publish, self._is_shown = self._publish, None, True
             publish()
             self._go_on_alone()
 
     def _is_due(self) -> bool:
         """Is there something that :meth:`_flush` would do, once PACE has gone by?"""
-        return not self._ended and (bool(self._tail) or self._publish is not None)
+        return not self._ended and (bool(self._tail) or self._publish is not None or self._beats())
+
+    def _beats(self) -> bool:
+        """Have those in other processes seen nothing new for so long that they need a sign of life?"""
+        return self._is_shown and self._clock() - self._flushed >= BEAT
 
     def _write_tail(self) -> None:
         with self._lock:

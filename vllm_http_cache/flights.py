@@ -73,7 +73,7 @@ class _Flight:
 class Seat(Lead):
     """The leader's. Exactly one of its ends counts: the first of finish, disperse and abandon."""
 
-    __slots__ = ("_flight", "_flights", "bell", "claim", "taken")
+    __slots__ = ("_flight", "_flights", "bell", "claim", "deputies", "taken")
 
     def __init__(self, flights: Flights, flight: _Flight, bell: Bell) -> None:
         self._flights = flights
@@ -81,6 +81,7 @@ class Seat(Lead):
         self.bell = bell
         self.taken = False
         self.claim: Claim | None = None
+        self.deputies = 0  # how many it may have of a leader in another process, as its followers see it
 
     def land(self, stored: StoredResponse, download: Download) -> None:
         """The head is here and the body may be shared while it arrives; whoever drives the download finishes."""
@@ -157,13 +158,19 @@ class Flights:
         if lost is not None:
             lost.taken, flight.seat.claim, lost.claim = True, lost.claim, None
 
-    def still_waits(self, ticket: Ticket, bell: Bell) -> bool:
-        """Whether to go on waiting, for *bell* from now on. Who finds that its leader is lost leads."""
+    def still_waits(self, ticket: Ticket, bell: Bell, deputies: int = 0) -> bool:
+        """Whether to go on waiting, for *bell* from now on. Who finds that its leader is lost leads.
+
+        :param deputies: see :class:`Seat`.
+        """
         with self._lock:
             flight = ticket.flight
-            if ticket.outcome is None and flight is not None and _is_lost(flight, ticket.patience):
-                flight.queue.remove(ticket)
-                self._lead(flight, ticket)
+            if ticket.outcome is None and flight is not None:
+                if _is_lost(flight, ticket.patience):
+                    flight.queue.remove(ticket)
+                    self._lead(flight, ticket)
+                elif flight.seat is not None:
+                    flight.seat.deputies = max(flight.seat.deputies, deputies)
             ticket.bell = bell
             return ticket.outcome is None
 

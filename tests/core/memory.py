@@ -53,6 +53,9 @@ class MemoryWriter:
     def publish(self, flight: str, stored: StoredResponse) -> None:
         pass
 
+    def beat(self) -> None:
+        pass
+
     def commit(self) -> BodyRef | None:
         self._storage.open_writers -= 1
         name = f"body {next(self._storage.names)}"

@@ -184,6 +184,14 @@ def test_one_leads_in_place_of_a_landed_leader_whose_loop_does_not_turn(flights:
     assert isinstance(waiting.outcome, Again)
 
 
+def test_followers_tell_their_leader_how_many_deputies_it_may_have(flights: Flights) -> None:
+    seat, first, second = lead(flights), follow(flights), follow(flights)
+    assert seat.deputies == 0
+    for ticket, deputies in ((first, 2), (second, 1)):
+        assert flights.still_waits(ticket, ThreadBell(), deputies)
+    assert seat.deputies == 2
+
+
 def test_a_follower_who_waits_no_longer_is_not_woken(flights: Flights) -> None:
     seat, first, second = lead(flights), follow(flights), follow(flights)
     assert flights.collect(first) is None

@@ -24,6 +24,7 @@ class Followed:
         self.octets = octets
         self.end = end
         self.dead = False
+        self.silence = 0.0
 
     def read(self, offset: int, size: int) -> bytes:
         return self.octets[offset : offset + size]
@@ -33,6 +34,9 @@ class Followed:
 
     def orphaned(self) -> bool:
         return self.dead
+
+    def silent(self) -> float:
+        return self.silence
 
     def close(self) -> None:
         pass
@@ -95,6 +99,37 @@ def test_its_writer_is_waited_for_while_it_lives() -> None:
     supply.wait(Caller())
     with pytest.raises(Broken, match="gave it up"):
         supply.take()
+
+
+@pytest.mark.parametrize("timeout, remote, seconds", [(None, False, 3.0), (None, True, 10.0), (4.0, False, 2.0)])
+def test_a_writer_that_gives_no_sign_of_life_is_not_waited_for(
+    pauses: list[float], timeout: float | None, remote: bool, seconds: float
+) -> None:
+    supply = ForeignSupply(body := Followed(octets=b"", end=None), remote=remote)
+    caller = Caller(timeout=timeout)
+    for _ in range(int((seconds - 1) / POLL)):
+        assert supply.take() is None
+        supply.wait(caller)
+    body.silence = seconds
+    body.octets = b"bo"
+    assert supply.take() == b"bo"
+    pauses.clear()
+
+    def never_ends() -> None:
+        while True:
+            assert supply.take() is None
+            supply.wait(caller)
+
+    with pytest.raises(Broken, match="does not get on"):
+        never_ends()
+    assert seconds <= sum(pauses) + POLL / 2 < seconds + 2 * POLL * POLLS_PER_WRITER
+
+
+def test_a_writer_that_lives_is_waited_for_though_nothing_comes() -> None:
+    supply = ForeignSupply(Followed(octets=b"", end=None), remote=False)
+    for _ in range(int(30 / POLL)):
+        assert supply.take() is None
+        supply.wait(Caller())
 
 
 def test_what_its_writer_has_written_just_before_its_end_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,20 +10,47 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 
-from tests.core.memory import MemoryStorage
+from tests.core.memory import MemoryStorage, MemoryWriter, Unclaimed
+from tests.core.receiving import Kept, Pausing, Source, attached, read_all
 from tests.core.scripted import Origin, afetch, fetch, get, nothing_left, ok, whole
+from tests.core.test_following import Followed
 from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, patience
-from vllm_http_cache.loops import task_bell
+from vllm_http_cache.boarding import Boarding
+from vllm_http_cache.downloads import PACE
+from vllm_http_cache.flights import Seat
+from vllm_http_cache.loops import ThreadBell, task_bell
+from vllm_http_cache.patience import BEAT, DEPUTIES, deputies
 from vllm_http_cache.rfc9111.message import Fields, Request, Response
+from vllm_http_cache.steps import Joined
 from vllm_http_cache.wire import Caller, Reply
 
 FRESH = {"Cache-Control": "max-age=60", "Content-Length": "4"}
 
 
-@pytest.mark.parametrize("timeout, seconds", [(None, 3), (60, 3), (5, 2.5), (1, 1)])
-def test_half_of_the_callers_time_within_bounds(timeout: float | None, seconds: float) -> None:
-    assert patience.patience(timeout) == seconds
+@pytest.mark.parametrize(
+    "timeout, remote, seconds",
+    [
+        (None, False, 3),
+        (None, True, 10),
+        (60, False, 3),
+        (60, True, 10),
+        (5, False, 2.5),
+        (5, True, 2.5),
+        (1, False, 1),
+    ],
+)
+def test_half_of_the_callers_time_within_bounds(timeout: float | None, remote: bool, seconds: float) -> None:
+    assert patience.patience(timeout, remote=remote) == seconds
+
+
+@pytest.mark.parametrize(
+    "timeout, moments", [(None, [10, 15, 20]), (60, [10, 15, 20]), (5, [2.5, 3.75, 5]), (0.5, [1, 1.5, 2])]
+)
+def test_one_deputy_after_another(timeout: float | None, moments: list[float]) -> None:
+    assert [deputies(moment - 0.001, timeout) for moment in moments] == list(range(DEPUTIES))
+    assert [deputies(moment, timeout) for moment in moments] == list(range(1, DEPUTIES + 1))
+    assert deputies(1000, timeout) == DEPUTIES
 
 
 # Event loops of this process.
@@ -178,3 +205,131 @@ async def test_a_loop_that_has_stood_still_turns_for_whoever_asks_in_it() -> Non
     asking.start()
     asking.join(10)
     assert bell.silent() == 0.0
+
+
+# Other processes.
+
+FLIGHT = "".join(f"{number:x}" * 16 for number in range(4))
+NAMES = [FLIGHT[16 * number :] + FLIGHT[: 16 * number] for number in range(4)]
+
+
+@pytest.fixture
+def now(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that have gone by."""
+    now = [0.0]
+    monkeypatch.setattr(cache.flights, "clock", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def taken(storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The flights that other processes have claimed."""
+    taken = {FLIGHT}
+    monkeypatch.setattr(storage, "claim", lambda flight: None if flight in taken else Unclaimed())
+    return taken
+
+
+def board(cache: Cache, timeout: float | None) -> Boarding:
+    way = Boarding(cache, Caller(timeout), FLIGHT, ThreadBell())
+    assert not way.enter()
+    return way
+
+
+def leads(way: Boarding, now: list[float], moment: float) -> None:
+    """It does at this moment, and not before."""
+    steps = iter(way)
+    for before in (0.0, moment - 0.001):
+        now[0] = before
+        assert next(steps)
+    now[0] = moment
+    assert next(steps)  # the last pause before it looks
+    assert list(steps) == []
+    assert isinstance(way.outcome, Seat)
+
+
+@pytest.mark.parametrize(
+    "timeout, stopped, moment", [(None, 1, 10), (None, 2, 15), (None, 3, 20), (5.0, 1, 2.5), (5.0, 2, 3.75)]
+)
+def test_without_a_head_one_process_after_another_asks_in_the_leaders_stead(
+    cache: Cache, now: list[float], taken: set[str], timeout: float | None, stopped: int, moment: float
+) -> None:
+    taken.update(NAMES[:stopped])
+    way = board(cache, timeout)
+    leads(way, now, moment)
+    assert isinstance(way.outcome, Seat) and way.outcome.claim
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_at_last_it_leads_without_a_claim(
+    cache: Cache, now: list[float], taken: set[str], timeout: float | None
+) -> None:
+    taken.update(NAMES)
+    way, steps = board(cache, timeout), None
+    follower = Boarding(cache, Caller(), FLIGHT, ThreadBell())
+    assert follower.enter()
+    steps = iter(way)
+    now[0] = patience.CLAIM_SECONDS
+    assert next(steps)
+    now[0] += 0.001
+    assert list(steps) == []
+    assert isinstance(way.outcome, Seat) and way.outcome.claim is None
+    assert cache.flights.collect(follower._ticket) is None, "who waits in this process waits for this one"
+
+
+def test_a_follower_with_less_time_makes_its_leader_hurry(cache: Cache, now: list[float], taken: set[str]) -> None:
+    way, follower = board(cache, None), Boarding(cache, Caller(4), FLIGHT, ThreadBell())
+    assert follower.enter()
+    looks = follower.bells(ThreadBell)
+    steps, waited = iter(way), 0.0
+    while waited < 2:
+        assert next(steps)
+        waited += next(looks)[1]
+    next(looks)
+    assert list(steps) == []
+    assert isinstance(way.outcome, Seat) and way.outcome.claim and now == [0.0]
+
+
+@pytest.mark.parametrize(
+    "timeout, silence, joins", [(None, 2.9, True), (None, 3, False), (5, 2.4, True), (5, 2.5, False)]
+)
+def test_a_body_without_a_sign_of_life_is_not_followed(
+    cache: Cache,
+    storage: MemoryStorage,
+    taken: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    timeout: float | None,
+    silence: float,
+    joins: bool,
+) -> None:
+    growing = Followed(end=None)
+    growing.silence = silence
+    monkeypatch.setattr(storage, "growing", lambda flight: growing)
+    way = board(cache, timeout)
+    pauses = list(way)
+    assert isinstance(way.outcome, Joined if joins else Seat)
+    assert len(pauses) == (0 if joins else 1), "the deputy does not wait for long"
+
+
+def test_a_download_that_others_may_follow_gives_signs_of_life(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, beats = [0.0], []
+    monkeypatch.setattr(MemoryWriter, "beat", lambda self: beats.append(now[0]))
+    source = Pausing([b"body"])
+    source.given = 1  # it pauses from the first
+    download = kept.pulled(source, clock=lambda: now[0])
+    reader = attached(download)
+    for now[0] in (0.0, BEAT / 2, PACE + BEAT, PACE + BEAT * 1.5, PACE + BEAT * 2, PACE + BEAT * 2.5):
+        assert download.tick()
+    assert beats == [PACE + BEAT, PACE + BEAT * 2]
+    source.go_on.set()
+    assert read_all(download, reader) == b"body"
+    now[0] += 10
+    assert not download.tick() and len(beats) == 2
+
+
+def test_one_that_others_may_not_follow_gives_none(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.delattr(MemoryWriter, "beat")
+    download = kept.pulled(Source([]), clock=lambda: now[0])
+    download._publish = None
+    for now[0] in (0.0, 1.0, 2.0):
+        assert download.tick()

@@ -14,6 +14,7 @@ from typing import Self
 
 import pytest
 
+from tests.folders import standing_still
 from tests.origin import Answer, Origin, Seen
 
 FRESH = {"Cache-Control": "max-age=600", "ETag": '"1"'}
@@ -27,8 +28,8 @@ def origin() -> Iterator[Origin]:
 
 
 class Worker:
-    def __init__(self, folder: Path, url: str, callers: int, kind: str) -> None:
-        command = [sys.executable, "-m", "tests.processes.worker", str(folder), url, str(callers), kind]
+    def __init__(self, folder: Path, url: str, callers: int, kind: str, timeout: float) -> None:
+        command = [sys.executable, "-m", "tests.processes.worker", str(folder), url, str(callers), kind, str(timeout)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._watchdog = threading.Timer(60, self.process.kill)
         self._watchdog.start()
@@ -68,8 +69,9 @@ class Worker:
 def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[object]:
     with ExitStack() as stack:
 
-        def start(number: int, url: str, callers: int) -> list[Worker]:
-            started = [stack.enter_context(Worker(tmp_path, url, callers, request.param)) for _ in range(number)]
+        def start(number: int, url: str, callers: int, timeout: float = 20) -> list[Worker]:
+            kind = request.param
+            started = [stack.enter_context(Worker(tmp_path, url, callers, kind, timeout)) for _ in range(number)]
             return [worker.hear("ready") for worker in started]
 
         yield start
@@ -138,3 +140,48 @@ def test_a_killed_leader_costs_one_more_request(origin: Origin, workers: object,
     assert follower.end() == ([DIGEST], [])
     assert origin.count("/killed") == 2
     first_rest.set()
+
+
+@pytest.mark.parametrize("when", ["before the head", "in mid-body"])
+def test_a_stopped_leader_costs_one_more_request(origin: Origin, workers: object, when: str) -> None:
+    rest, asked = threading.Event(), threading.Event()
+
+    def answer(seen: Seen) -> Answer:
+        if origin.count("/stopped") > 1:
+            return Answer(200, FRESH, BODY)
+        asked.set()
+        if when == "before the head":
+            return Answer(200, FRESH, BODY, before=rest)
+        return Answer(200, FRESH, [BODY[:1000], rest, BODY[1000:]], length=len(BODY))
+
+    url = origin.on("/stopped", answer)
+    leader, *followers = workers(3, url, 4, timeout=4)  # type: ignore[operator]
+    leader.go()
+    assert asked.wait(10)
+    if when == "in mid-body":
+        leader.hear("first")
+        followers[0].go().hear("first")
+    with standing_still([leader.process.pid]):
+        for follower in followers if when == "before the head" else followers[1:]:
+            follower.go()
+        assert [follower.end() for follower in followers] == [([DIGEST], [])] * 2
+        assert origin.count("/stopped") == 2
+        rest.set()
+    assert leader.end() == ([DIGEST], [])
+    assert origin.count("/stopped") == 2
+
+
+def test_a_leader_that_lives_is_waited_for_however_slow_its_origin(origin: Origin, workers: object) -> None:
+    asked = threading.Event()
+
+    def answer(seen: Seen) -> Answer:
+        asked.set()
+        return Answer(200, FRESH, [2.0, BODY[:1000], 2.0, BODY[1000:]], length=len(BODY))
+
+    url = origin.on("/slow", answer)
+    leader, follower = workers(2, url, 4, timeout=3)  # type: ignore[operator]
+    leader.go()
+    assert asked.wait(10)
+    follower.go()
+    assert leader.end() == follower.end() == ([DIGEST], [])
+    assert origin.count("/slow") == 1

@@ -1,7 +1,7 @@
-"""One process of many on one folder: ``python -m tests.processes.worker FOLDER URL CALLERS tasks|threads``.
+"""One process of many on one folder: ``python -m tests.processes.worker FOLDER URL CALLERS tasks|threads SECONDS``.
 
-Says ``ready``; at a line on standard input asks for the URL as CALLERS at once; says ``first`` with the first octets
-that one of them gets, and at the end one line of JSON: the digests of the bodies, and the errors.
+Says ``ready``; at a line on standard input asks for the URL as CALLERS at once, who wait for SECONDS; says ``first``
+with the first octets that one of them gets, and at the end one line of JSON: the digests of the bodies, and the errors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Heard:
         print(json.dumps({"digests": sorted(self.digests), "errors": self.errors}), flush=True)
 
 
-async def tasks(folder: str, url: str, callers: int, heard: Heard) -> None:
+async def tasks(folder: str, url: str, callers: int, timeout: float, heard: Heard) -> None:
     async with (
         Cache(FileStorage(folder)) as cache,
         httpx.AsyncClient(transport=AsyncCacheTransport(httpx.AsyncHTTPTransport(limits=LIMITS), cache)) as client,
@@ -62,7 +62,7 @@ async def tasks(folder: str, url: str, callers: int, heard: Heard) -> None:
 
         async def one() -> None:
             with heard.body() as digest:
-                async with client.stream("GET", url, timeout=20) as response:
+                async with client.stream("GET", url, timeout=timeout) as response:
                     async for chunk in response.aiter_raw():
                         heard.octets()
                         digest.update(chunk)
@@ -74,7 +74,7 @@ async def tasks(folder: str, url: str, callers: int, heard: Heard) -> None:
                 group.start_soon(one)
 
 
-def threads(folder: str, url: str, callers: int, heard: Heard) -> None:
+def threads(folder: str, url: str, callers: int, timeout: float, heard: Heard) -> None:
     with (
         Cache(FileStorage(folder)) as cache,
         httpx.Client(transport=CacheTransport(httpx.HTTPTransport(limits=LIMITS), cache)) as client,
@@ -82,7 +82,7 @@ def threads(folder: str, url: str, callers: int, heard: Heard) -> None:
     ):
 
         def one() -> None:
-            with heard.body() as digest, client.stream("GET", url, timeout=20) as response:
+            with heard.body() as digest, client.stream("GET", url, timeout=timeout) as response:
                 for chunk in response.iter_raw():
                     heard.octets()
                     digest.update(chunk)
@@ -95,9 +95,9 @@ def threads(folder: str, url: str, callers: int, heard: Heard) -> None:
 
 if __name__ == "__main__":
     heard = Heard()
-    folder, url, callers, kind = sys.argv[1:]
+    folder, url, callers, kind, seconds = sys.argv[1:]
     if kind == "tasks":
-        anyio.run(tasks, folder, url, int(callers), heard)
+        anyio.run(tasks, folder, url, int(callers), float(seconds), heard)
     else:
-        threads(folder, url, int(callers), heard)
+        threads(folder, url, int(callers), float(seconds), heard)
     heard.report()

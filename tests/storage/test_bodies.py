@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -212,6 +213,28 @@ def test_an_abandoned_body_ends_as_such(storage: FileStorage, make: Make, tmp_pa
     writer.abort()
     assert growing.ended() is False
     assert list((v1(tmp_path / "cache") / "growing").iterdir()) == []
+    growing.close()
+
+
+def test_a_growing_body_shows_that_its_writer_lives(storage: FileStorage, make: Make, tmp_path: Path) -> None:
+    writer = storage.create_body(KEY, None)
+    assert writer
+    assert writer.write(b"abc")
+    writer.publish(FLIGHT, response())
+    growing = make().growing(FLIGHT)
+    assert growing
+    (path,) = v1(tmp_path / "cache").glob("writers/*.d/*")
+    assert growing.silent() < 10
+    for seconds in (-100, 100):
+        os.utime(path, (time.time() + seconds,) * 2)
+        assert 90 < growing.silent() < 110
+        writer.beat()
+        assert growing.silent() < 10
+    os.utime(path, (0, 0))
+    assert writer.write(b"def")
+    assert growing.silent() < 10
+    writer.abort()
+    writer.beat()
     growing.close()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from xxhash import xxh3_64
@@ -141,6 +142,11 @@ class FileBodyWriter:
             pass  # too large to be shown
         except OSError as error:
             self._terms.warn("publishing a body", error)
+
+    def beat(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                os.utime(self._file.number)
 
     def commit(self) -> BodyRef | None:
         ref = None

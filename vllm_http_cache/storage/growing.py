@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable
 
 from ..rfc9111.message import StoredResponse
@@ -45,6 +46,12 @@ class GrowingBody:
 
     def orphaned(self) -> bool:
         return self._orphaned(self._path)
+
+    def silent(self) -> float:
+        try:
+            return abs(time.time() - os.fstat(self._file.number).st_mtime)  # a clock may have been put back
+        except OSError:
+            return 0.0
 
     def close(self) -> None:
         self._file.close()

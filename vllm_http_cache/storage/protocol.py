@@ -95,6 +95,9 @@ class BodyWriter(Protocol):
     def publish(self, flight: str, stored: StoredResponse) -> None:
         """Let other processes find this growing body by :meth:`Storage.growing` until it is committed or aborted."""
 
+    def beat(self) -> None:
+        """A sign of life for those who follow, while there is nothing to write."""
+
     def commit(self) -> BodyRef | None:
         """The body is whole. None: it could not be kept. A body no record names is reclaimed soon after."""
 
@@ -115,6 +118,9 @@ class Growing(Protocol):
 
     def orphaned(self) -> bool:
         """Whether its writer has died; takes longer to find out than the rest."""
+
+    def silent(self) -> float:
+        """Seconds since its writer last wrote or gave a sign of life."""
 
     def close(self) -> None: ...
 

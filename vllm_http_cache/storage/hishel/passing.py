@@ -51,6 +51,9 @@ class TemporaryWriter:
     def publish(self, flight: str, stored: StoredResponse) -> None:
         """hishel shows nothing that is not whole."""
 
+    def beat(self) -> None:
+        """Nobody follows."""
+
     def commit(self) -> BodyRef | None:
         ref, file = None, self._file
         if file is not None and self._sound and self._length in (None, self.written):
