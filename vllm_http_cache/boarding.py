@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .bodies import DownloadSupply, ForeignSupply
 from .downloads import LOOK
 from .flights import Landing, Seat, Ticket
-from .patience import CLAIM_SECONDS, deputies, patience
+from .patience import CLAIM_SECONDS, head_patience, patience
 from .steps import Again, Alone, Failed, Joined
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Boarding:
         self.outcome: Seat | Joined | Again | Alone | Failed = Alone()
         self._cache = cache
         self._caller = caller
-        self._patience = patience(caller.timeout)
+        self._patience, self._head_patience = patience(caller.timeout), head_patience(caller.timeout)
         self._ticket = Ticket(bell, self._patience)
         self._began = cache.flights.clock()
         self._left = False
@@ -50,7 +50,7 @@ class Boarding:
         """Bells to wait for, and for how long: now and then it is seen whether anybody still leads."""
         timeout, flights = self._caller.timeout, self._cache.flights
         look, waited = min(LOOK, self._patience / 4), 0.0
-        while flights.still_waits(self._ticket, bell := make(), deputies(waited, timeout)):
+        while flights.still_waits(self._ticket, bell := make(), is_late=waited >= self._head_patience):
             yield bell, look if timeout is None else min(timeout - waited, look)
             waited += look
             if timeout is not None and waited >= timeout:
@@ -110,7 +110,7 @@ class Boarding:
         """Lead once no other process does, or in its stead, or join what another process is receiving."""
         clock, timeout = self._cache.flights.clock, self._caller.timeout
         pause, waited = FIRST_PAUSE, 0.0
-        while (claim := seat.claim or self._claim(max(seat.deputies, deputies(waited, timeout)))) is None:
+        while (claim := seat.claim or self._claim(deputy=seat.is_late or waited >= self._head_patience)) is None:
             if self._join_another_process():
                 seat.finish()
                 return
@@ -126,11 +126,10 @@ class Boarding:
         seat.claim = claim
         self.outcome = seat
 
-    def _claim(self, deputies: int) -> Claim | None:
-        """The flight's claim, or that of one of so many deputies of the process that has it."""
+    def _claim(self, *, deputy: bool) -> Claim | None:
+        """The flight's claim, or that of a deputy of the process that has it."""
         storage, flight = self._cache.storage, self.flight
-        for number in range(1 + max(deputies, self._is_silent)):
-            start = 16 * number  # another name, and to the storage another flight
-            if (claim := storage.claim(flight[start:] + flight[:start])) is not None:
-                return claim
-        return None
+        claim = storage.claim(flight)
+        if claim is None and (deputy or self._is_silent):
+            claim = storage.claim(flight[::-1])  # to the storage another flight
+        return claim

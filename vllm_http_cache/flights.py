@@ -73,7 +73,7 @@ class _Flight:
 class Seat(Lead):
     """The leader's. Exactly one of its ends counts: the first of finish, disperse and abandon."""
 
-    __slots__ = ("_flight", "_flights", "bell", "claim", "deputies", "taken")
+    __slots__ = ("_flight", "_flights", "bell", "claim", "is_late", "taken")
 
     def __init__(self, flights: Flights, flight: _Flight, bell: Bell) -> None:
         self._flights = flights
@@ -81,7 +81,7 @@ class Seat(Lead):
         self.bell = bell
         self.taken = False
         self.claim: Claim | None = None
-        self.deputies = 0  # how many it may have of a leader in another process, as its followers see it
+        self.is_late = False  # for a follower: a leader in another process should have given a head by now
 
     def land(self, stored: StoredResponse, download: Download) -> None:
         """The head is here and the body may be shared while it arrives; whoever drives the download finishes."""
@@ -158,10 +158,10 @@ class Flights:
         if lost is not None:
             lost.taken, flight.seat.claim, lost.claim = True, lost.claim, None
 
-    def still_waits(self, ticket: Ticket, bell: Bell, deputies: int = 0) -> bool:
+    def still_waits(self, ticket: Ticket, bell: Bell, *, is_late: bool = False) -> bool:
         """Whether to go on waiting, for *bell* from now on. Who finds that its leader is lost leads.
 
-        :param deputies: see :class:`Seat`.
+        :param is_late: see :class:`Seat`.
         """
         with self._lock:
             flight = ticket.flight
@@ -169,8 +169,8 @@ class Flights:
                 if _is_lost(flight, ticket.patience):
                     flight.queue.remove(ticket)
                     self._lead(flight, ticket)
-                elif flight.seat is not None:
-                    flight.seat.deputies = max(flight.seat.deputies, deputies)
+                elif is_late and flight.seat is not None:
+                    flight.seat.is_late = True
             ticket.bell = bell
             return ticket.outcome is None
 

@@ -6,7 +6,7 @@ other processes follow. Before the head there is nothing to see between processe
 
 from __future__ import annotations
 
-__all__ = ["BEAT", "CLAIM_SECONDS", "DEPUTIES", "deputies", "head_patience", "patience"]
+__all__ = ["BEAT", "CLAIM_SECONDS", "head_patience", "patience"]
 
 BEAT = 0.5  # seconds after which who receives a body shows other processes that it lives
 SHORTEST = 1.0  # seconds; of less nobody can tell
@@ -14,7 +14,6 @@ SILENT_SECONDS = 3.0  # without a sign of life
 REMOTE_SECONDS = 10.0  # the same where signs are seen late, behind a network
 HEAD_SECONDS = 10.0  # without a head from another process
 CLAIM_SECONDS = 30.0  # after which a caller leads in its own process, whoever leads in others
-DEPUTIES = 3  # of one leader, one after the other
 
 
 def patience(timeout: float | None, *, remote: bool = False) -> float:
@@ -30,9 +29,3 @@ def head_patience(timeout: float | None) -> float:
 def _within(timeout: float | None, longest: float) -> float:
     """Half of the time: the other half is for an answer of its own."""
     return longest if timeout is None else max(SHORTEST, min(timeout / 2, longest))
-
-
-def deputies(waited: float, timeout: float | None) -> int:
-    """How many may have asked in the leader's stead by now: another one after each further half of the patience."""
-    patience = head_patience(timeout)
-    return 0 if waited < patience else min(DEPUTIES, int(2 * waited / patience) - 1)

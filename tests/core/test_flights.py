@@ -184,12 +184,12 @@ def test_one_leads_in_place_of_a_landed_leader_whose_loop_does_not_turn(flights:
     assert isinstance(waiting.outcome, Again)
 
 
-def test_followers_tell_their_leader_how_many_deputies_it_may_have(flights: Flights) -> None:
+def test_followers_tell_their_leader_that_it_is_late(flights: Flights) -> None:
     seat, first, second = lead(flights), follow(flights), follow(flights)
-    assert seat.deputies == 0
-    for ticket, deputies in ((first, 2), (second, 1)):
-        assert flights.still_waits(ticket, ThreadBell(), deputies)
-    assert seat.deputies == 2
+    assert flights.still_waits(first, ThreadBell()) and not seat.is_late
+    for ticket, is_late in ((first, True), (second, False)):
+        assert flights.still_waits(ticket, ThreadBell(), is_late=is_late)
+    assert seat.is_late
 
 
 def test_a_follower_who_waits_no_longer_is_not_woken(flights: Flights) -> None:
