@@ -7,13 +7,15 @@ import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
 
-import anyio.to_thread
+import anyio
 import pytest
 import trio
 
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, aread_all, attached, read_all
 from tests.core.scripted import Origin, afetch, fetch, ok
+from tests.core.test_threads import end_threads, ours
 from vllm_http_cache import Cache, boarding, downloads, loops
 from vllm_http_cache.abandoned import close_abandoned
 from vllm_http_cache.downloads import Broken, Download, Reader
@@ -44,10 +46,11 @@ def test_what_a_closed_loop_was_receiving_lets_go_of_everything(kept: Kept) -> N
 
 @pytest.mark.anyio
 async def test_without_threads_a_loop_waits_itself(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run_sync(*_: object, **__: object) -> None:
+    def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    end_threads()
+    monkeypatch.setattr(threading.Thread, "start", start)
     origin = Origin(ok(b"x" * 3_000_000, cache_control="max-age=60"))
     assert [await afetch(cache, origin) for _ in range(2)] == [b"x" * 3_000_000] * 2
     assert len(origin) == 1
@@ -64,6 +67,56 @@ async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
     with pytest.raises(RuntimeError, match="its own"):
         await in_thread(call, 1)
     assert calls == [1]
+
+
+@pytest.mark.anyio
+async def test_a_call_in_a_thread_is_made_to_its_end_though_its_caller_has_gone() -> None:
+    begun, free, made = threading.Event(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        free.wait(10)
+        made.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(in_thread, call)
+        while not begun.is_set():
+            await anyio.sleep(0.001)
+        group.cancel_scope.cancel()
+    assert not made.is_set()
+    free.set()
+    assert made.wait(10)
+
+
+@pytest.mark.anyio
+async def test_a_call_whose_caller_has_gone_before_it_began_is_made() -> None:
+    free, made = threading.Event(), threading.Event()
+    async with anyio.create_task_group() as group:
+        for _ in range(loops.THREADS):
+            group.start_soon(in_thread, free.wait, 10)
+        await anyio.sleep(0)
+        group.start_soon(in_thread, made.set)
+        await anyio.sleep(0)
+        group.cancel_scope.cancel()
+    free.set()
+    assert made.wait(10)
+
+
+@pytest.mark.anyio
+async def test_a_call_in_a_thread_has_its_callers_context() -> None:
+    var: ContextVar[int] = ContextVar("var")
+    var.set(7)
+    assert await in_thread(var.get) == 7
+
+
+def test_successive_loops_share_their_threads() -> None:
+    async def main() -> None:
+        await asyncio.gather(*(in_thread(int) for _ in range(4)))
+
+    end_threads()
+    for _ in range(50):
+        asyncio.run(main())
+    assert len(ours()) <= 4
 
 
 def test_a_call_in_a_pool_gives_what_it_gives() -> None:

@@ -9,9 +9,9 @@ from typing import cast
 from uuid import UUID
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 from hishel import AsyncBaseStorage, BaseStorage, Entry, Headers, Request, Response
 
+from ...loops import in_thread
 from ..protocol import BodyDamaged, BodyReader, Storage
 from .entries import Arriving, Entries, streaming
 
