@@ -6,16 +6,17 @@ The only file that knows which event loop runs.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -179,16 +180,19 @@ class Task:
     """A task that does not depend on its caller's."""
 
     def __init__(
-        self, scope: anyio.CancelScope, schedule: Callable[[Callable[[], object]], bool], is_lost: Callable[[], bool]
+        self,
+        cancel: Callable[[], object],
+        schedule: Callable[[Callable[[], object]], bool],
+        is_lost: Callable[[], bool],
     ) -> None:
-        self._scope = scope
+        self._cancel = cancel
         self._schedule = schedule
         self.is_lost = is_lost  # has its loop ended?
         self.silent = Pulse(schedule).silent  # seconds for which its loop does not turn
 
     def cancel(self) -> bool:
         """Cancel it, from any thread. False: its loop has ended, and the task with it or never."""
-        return self._schedule(self._scope.cancel)
+        return self._schedule(self._cancel)
 
 
 def in_a_loop() -> bool:
@@ -209,51 +213,57 @@ def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def spawn(work: Callable[[], Awaitable[None]]) -> Task:
+def spawn(work: Callable[[], Coroutine[Any, Any, None]]) -> Task:
     """Run *work* as a task of the current loop, whatever becomes of the current task. *work* must not raise."""
-    scope = anyio.CancelScope()
     schedule = _scheduler()
-    begun = False
-
-    async def run() -> None:
-        nonlocal begun
-        begun = True
-        with scope:
-            await work()
-
     if (loop := _asyncio_loop()) is None:
         import trio
 
+        scope = anyio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await work()
+
         trio.lowlevel.spawn_system_task(run)
-        return Task(scope, schedule, lambda: not schedule(lambda: None))
-
-    def start() -> None:
-        coroutine = run()
-        task = asyncio.Task(coroutine, loop=loop)  # not by the loop's factory: it may be an eager one
-        _running.setdefault(loop, {})[task] = coroutine
-        task.add_done_callback(done)
-
-    def done(task: asyncio.Task[None]) -> None:
-        running = _running.get(loop, {})
-        running.pop(task, None)
-        if not running:
-            _running.pop(loop, None)
-        if not begun and not loop.is_closed():  # somebody has cancelled it, but it has to clean up
-            scope.cancel()
-            start()
+        return Task(scope.cancel, schedule, lambda: not schedule(lambda: None))
 
     _end_lost()
-    start()
-    return Task(scope, schedule, loop.is_closed)
+    coroutine = work()
+    task = _Task(coroutine, loop=loop)  # not by the loop's factory: it may be an eager one
+    _running.setdefault(loop, {})[task] = coroutine
+    task.add_done_callback(_ended)
+    return Task(task.cancel, schedule, loop.is_closed)
+
+
+class _Task(asyncio.Task[None]):
+    """One that begins even when it is cancelled before, by whoever cancels all tasks of a loop: it has to clean up."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        loop, coroutine = self.get_loop(), cast("Coroutine[Any, Any, None]", self.get_coro())
+        if self.done() or loop.is_closed() or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED:
+            return super().cancel(msg)
+        loop.call_soon(super().cancel, msg)
+        return True
+
+    def __del__(self) -> None:
+        """Do not complain, as others do, of a loop that was closed before: whoever closed it does not know of this."""
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    loop = task.get_loop()
+    running = _running.get(loop, {})
+    running.pop(task, None)
+    if not running:
+        _running.pop(loop, None)
 
 
 def _end_lost() -> None:
     """Have the tasks whose loop was closed let go of what they hold."""
     for loop in tuple(_running):
         if loop.is_closed():
-            for task, coroutine in _running.pop(loop, {}).items():
-                task._log_destroy_pending = False  # type: ignore[attr-defined] # its loop will not know that it ended
-                with suppress(Exception):  # from a scope that its loop is missing
+            for coroutine in _running.pop(loop, {}).values():
+                with suppress(Exception):  # from a client's scope that its loop is missing
                     coroutine.close()
 
 

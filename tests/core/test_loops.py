@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
@@ -196,6 +197,35 @@ def test_a_pump_that_is_cancelled_before_it_begins_lets_go_of_everything(kept: K
     asyncio.run(main())
     assert (kept.bodies, kept.storage.open_writers, kept.storage.open_readers) == ([], 0, 0)
     assert not loops._running
+
+
+def test_a_pump_that_is_cancelled_before_it_begins_is_waited_for_by_who_waits_for_all(kept: Kept) -> None:
+    """As asyncio.run does: what runs on after that finds the loop's generators being closed."""
+
+    async def main() -> None:
+        download = kept.pumped(source := AsyncSource(CHUNKS))
+        pump = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in pump:
+            task.cancel()
+        await asyncio.gather(*pump, return_exceptions=True)
+        assert source.closed and download._ended
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_was_closed_on_a_pump_is_forgotten_in_silence(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    async def begin() -> None:
+        attached(kept.pumped(AsyncSource(CHUNKS, held=True)))
+        await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    loop.close()
+    loops._end_lost()
+    ended = weakref.ref(loop)
+    del loop
+    gc.collect()
+    assert ended() is None and not caplog.records
 
 
 def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

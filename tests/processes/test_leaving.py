@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -65,6 +66,14 @@ def test_a_loop_that_is_left_while_a_body_comes_to_its_end(end: End, way: str) -
 @pytest.mark.parametrize("way", ["interrupted", "left", "closed"])
 def test_a_loop_of_another_make(end: End, way: str) -> None:
     assert end("httpx", way, "uvloop") == (0, "")
+
+
+def test_a_response_that_nobody_has_read(end: End, origin: Origin) -> None:
+    held = threading.Event()
+    origin.on("/a", Answer(fields={"Cache-Control": "max-age=600"}, body=[BODY, held], length=len(BODY) + 1))
+    said = end("httpx", "exits unread")
+    held.set()
+    assert said == (3, "")
 
 
 def test_what_has_come_is_stored(end: End, origin: Origin, tmp_path: Path) -> None:
