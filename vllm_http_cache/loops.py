@@ -28,6 +28,7 @@ __all__ = ["Bell", "Pulse", "Task", "TaskBell", "ThreadBell", "in_a_loop", "in_p
 T = TypeVar("T")
 
 THREADS = 16  # at once, of one event loop
+STEPS = 100  # in which a task whose loop was closed has to come to its end
 _threads: RunVar[Threads] = RunVar("vllm_http_cache threads")
 
 
@@ -262,9 +263,34 @@ def _end_lost() -> None:
     """Have the tasks whose loop was closed let go of what they hold."""
     for loop in tuple(_running):
         if loop.is_closed():
-            for coroutine in _running.pop(loop, {}).values():
-                with suppress(Exception):  # from a client's scope that its loop is missing
-                    coroutine.close()
+            for task, coroutine in _running.pop(loop, {}).items():
+                _break_off(task, coroutine)
+
+
+def _break_off(task: asyncio.Task[None], coroutine: Coroutine[Any, Any, None]) -> None:
+    """Cancel a task in its loop's place, and let it come to its end.
+
+    Were its coroutine just closed, a client's own coroutines and generators, which have to await something to end,
+    would be left to a collector, and that would complain.
+    """
+    here, loop = _asyncio_loop(), task.get_loop()
+    current = None if here is None else asyncio.current_task()
+    if here is not None and current is not None:
+        asyncio._leave_task(here, current)
+    asyncio._set_running_loop(loop)
+    asyncio._enter_task(loop, task)
+    try:
+        with suppress(Exception, asyncio.CancelledError):
+            coroutine.throw(asyncio.CancelledError())
+            for _ in range(STEPS):
+                coroutine.send(None)
+        with suppress(Exception):
+            coroutine.close()
+    finally:
+        asyncio._leave_task(loop, task)
+        asyncio._set_running_loop(here)
+        if here is not None and current is not None:
+            asyncio._enter_task(here, current)
 
 
 # By loop, which keeps only weak references to its tasks.

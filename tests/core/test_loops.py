@@ -228,6 +228,40 @@ def test_a_loop_that_was_closed_on_a_pump_is_forgotten_in_silence(kept: Kept, ca
     assert ended() is None and not caplog.records
 
 
+@pytest.mark.parametrize("in_another", [True, False])
+def test_a_source_of_a_loop_that_was_closed_may_wait_while_it_ends(kept: Kept, in_another: bool) -> None:
+    came_to: list[str] = []
+
+    class Source(AsyncSource):
+        async def read(self) -> bytes:
+            try:
+                with anyio.fail_after(60):
+                    return await super().read()
+            finally:
+                await asyncio.sleep(0)
+                came_to.append("its end")
+                await asyncio.get_running_loop().create_future()  # nobody will set that
+
+    async def begin() -> None:
+        attached(kept.pumped(Source(CHUNKS, held=True)))
+        await asyncio.sleep(0)
+
+    async def another() -> None:
+        async with asyncio.timeout(10):
+            loops._end_lost()
+            await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    loop.close()
+    if in_another:
+        asyncio.run(another())
+    else:
+        loops._end_lost()
+    assert came_to == ["its end"]
+    assert kept.storage.open_writers == 0
+
+
 def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin() -> tuple[Download, Reader]:
         download = kept.pumped(AsyncSource(CHUNKS, held=True))

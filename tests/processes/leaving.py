@@ -6,6 +6,7 @@ It asks for the URL, leaves its event loop in that WAY, and comes to its own end
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import signal
@@ -36,7 +37,7 @@ async def by_httpx() -> None:
     kept.append(response)
     left = int(response.headers["Content-Length"])
     kept.append(chunks := response.aiter_raw())
-    while left and way != "exits unread":
+    while left and "unread" not in way:
         left -= len(await anext(chunks))
 
 
@@ -74,6 +75,14 @@ async def main() -> None:
 if way in ("runs", "exits unread"):
     asyncio.run(main())
     sys.exit()
+if way == "closed unread":
+    for _ in range(2):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        kept.clear()
+        gc.collect()
+    sys.exit(3)
 loop = importlib.import_module("uvloop").new_event_loop() if "uvloop" in sys.argv else asyncio.new_event_loop()
 with suppress(KeyboardInterrupt):
     loop.run_until_complete(main()) if way != "stopped" else (loop.create_task(main()), loop.run_forever())

@@ -68,10 +68,11 @@ def test_a_loop_of_another_make(end: End, way: str) -> None:
     assert end("httpx", way, "uvloop") == (0, "")
 
 
-def test_a_response_that_nobody_has_read(end: End, origin: Origin) -> None:
+@pytest.mark.parametrize("way", ["exits unread", "closed unread"])
+def test_a_response_that_nobody_has_read(end: End, origin: Origin, way: str) -> None:
     held = threading.Event()
     origin.on("/a", Answer(fields={"Cache-Control": "max-age=600"}, body=[BODY, held], length=len(BODY) + 1))
-    said = end("httpx", "exits unread")
+    said = end("httpx", way)
     held.set()
     assert said == (3, "")
 
