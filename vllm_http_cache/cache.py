@@ -307,6 +307,8 @@ class Cache:
             closed, self._closed = self._closed, True
         if closed:
             return
+        for download in self.forgotten.under_way():
+            download.settle()
         deadline = time.monotonic() + CLOSING_SECONDS
         self.background.close(deadline)
         self._ticker.stop(max(0.0, deadline - time.monotonic()))

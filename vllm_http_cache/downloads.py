@@ -376,6 +376,9 @@ class Download:
             if left is not None and (left := left - look) <= 0:
                 raise caller.timed_out()
 
+    def settle(self) -> None:
+        """The cache is being closed."""
+
     def landed(self) -> None:
         """It is in its place, and others may come."""
 

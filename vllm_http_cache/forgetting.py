@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -57,10 +58,15 @@ class Forgotten:
                 self._others = _Gone(self.now)
             for each in tuple(self._gone) if key is None else (key,):
                 self._put(each, self._gone.get(each, self._others)._replace(moment=self.now))
-        for reference in self._downloads.keyrefs():  # which other threads may change meanwhile
-            download = reference()
-            if download is not None and key in (None, self._downloads.get(download)):
+        for download in self.under_way():
+            if key in (None, self._downloads.get(download)):
                 download.disown()
+
+    def under_way(self) -> Iterator[Download]:
+        """Downloads that have not ended, or just now."""
+        for reference in self._downloads.keyrefs():  # which other threads may change meanwhile
+            if (download := reference()) is not None:
+                yield download
 
     def drop(self, key: str, stored: StoredResponse | BodyRef) -> None:
         """One response of *key* must not answer any more, even if it cannot be removed."""

@@ -259,6 +259,9 @@ class PumpedDownload(Download):
             error = None
         except Exception as caught:
             error = _broken(caught, self._time_outs)
+        except BaseException:  # the loop ends
+            error = None if self._is_here() else error
+            raise
         finally:
             if self._scribe is not None:
                 self._scribe.cancel()
@@ -287,6 +290,10 @@ class PumpedDownload(Download):
         while len(self._tail) >= self.longest_tail * (1 if self._writer is None else 2):
             await self._room.wait(None)
             self._room = task_bell()
+
+    def settle(self) -> None:
+        if self._is_here():  # and its loop may not be run any more
+            self._finish()
 
     def _cancel(self) -> None:
         if not self._task.cancel():

@@ -1,4 +1,4 @@
-"""Event loops that end before what runs in them, and threads that they do without."""
+"""Event loops that end before what runs in them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import asyncio
 import gc
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar
 
 import anyio
 import pytest
 import trio
 
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, aread_all, attached, read_all
-from tests.core.scripted import Origin, afetch, fetch, ok
-from tests.core.test_threads import end_threads, ours
+from tests.core.scripted import Origin, afetch, fetch, get, ok
 from vllm_http_cache import Cache, boarding, downloads, loops
 from vllm_http_cache.abandoned import close_abandoned
 from vllm_http_cache.downloads import Broken, Download, Reader
-from vllm_http_cache.loops import TaskBell, ThreadBell, in_pool, in_thread, task_bell
-from vllm_http_cache.wire import Caller
+from vllm_http_cache.loops import TaskBell, ThreadBell, task_bell
+from vllm_http_cache.rfc9111.message import Fields, Request, Response
+from vllm_http_cache.wire import Caller, Reply
 
 
 def test_what_a_closed_loop_was_receiving_lets_go_of_everything(kept: Kept) -> None:
@@ -43,127 +41,6 @@ def test_what_a_closed_loop_was_receiving_lets_go_of_everything(kept: Kept) -> N
     loops._end_lost()
     assert kept.storage.open_writers == kept.storage.open_readers == 0
     assert not [loop for loop in loops._running if loop.is_closed()]
-
-
-@pytest.mark.anyio
-async def test_without_threads_a_loop_waits_itself(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    end_threads()
-    monkeypatch.setattr(threading.Thread, "start", start)
-    origin = Origin(ok(b"x" * 3_000_000, cache_control="max-age=60"))
-    assert [await afetch(cache, origin) for _ in range(2)] == [b"x" * 3_000_000] * 2
-    assert len(origin) == 1
-
-
-@pytest.mark.anyio
-async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
-    calls: list[int] = []
-
-    def call(number: int) -> None:
-        calls.append(number)
-        raise RuntimeError("its own")
-
-    with pytest.raises(RuntimeError, match="its own"):
-        await in_thread(call, 1)
-    assert calls == [1]
-
-
-@pytest.mark.anyio
-async def test_a_call_in_a_thread_is_made_to_its_end_though_its_caller_has_gone() -> None:
-    begun, free, made = threading.Event(), threading.Event(), threading.Event()
-
-    def call() -> None:
-        begun.set()
-        free.wait(10)
-        made.set()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(in_thread, call)
-        while not begun.is_set():
-            await anyio.sleep(0.001)
-        group.cancel_scope.cancel()
-    assert not made.is_set()
-    free.set()
-    assert made.wait(10)
-
-
-@pytest.mark.anyio
-async def test_a_call_whose_caller_has_gone_before_it_began_is_made() -> None:
-    free, made = threading.Event(), threading.Event()
-    async with anyio.create_task_group() as group:
-        for _ in range(loops.THREADS):
-            group.start_soon(in_thread, free.wait, 10)
-        await anyio.sleep(0)
-        group.start_soon(in_thread, made.set)
-        await anyio.sleep(0)
-        group.cancel_scope.cancel()
-    free.set()
-    assert made.wait(10)
-
-
-@pytest.mark.anyio
-async def test_a_call_in_a_thread_has_its_callers_context() -> None:
-    var: ContextVar[int] = ContextVar("var")
-    var.set(7)
-    assert await in_thread(var.get) == 7
-
-
-def test_successive_loops_share_their_threads() -> None:
-    async def main() -> None:
-        await asyncio.gather(*(in_thread(int) for _ in range(4)))
-
-    end_threads()
-    for _ in range(50):
-        asyncio.run(main())
-    assert len(ours()) <= 4
-
-
-def test_a_call_in_a_pool_gives_what_it_gives() -> None:
-    async def main(pool: ThreadPoolExecutor) -> None:
-        assert await in_pool(pool, divmod, 7, 2) == (3, 1)
-        with pytest.raises(ZeroDivisionError):
-            await in_pool(pool, divmod, 7, 0)
-
-    with ThreadPoolExecutor(1) as pool:
-        asyncio.run(main(pool))
-
-
-def test_who_is_cancelled_takes_back_what_has_not_begun_in_a_pool() -> None:
-    free, made = threading.Event(), []
-
-    async def main(pool: ThreadPoolExecutor) -> None:
-        calls = [asyncio.create_task(in_pool(pool, call)) for call in (lambda: free.wait(10), lambda: made.append(1))]
-        await asyncio.sleep(0)
-        calls[1].cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await calls[1]
-        free.set()
-        assert await calls[0]
-
-    with ThreadPoolExecutor(1) as pool:
-        asyncio.run(main(pool))
-    assert not made
-
-
-def test_a_call_in_a_pool_may_outlive_its_loop(caplog: pytest.LogCaptureFixture) -> None:
-    begun, free = threading.Event(), threading.Event()
-
-    def call() -> None:
-        begun.set()
-        free.wait(10)
-
-    async def main(pool: ThreadPoolExecutor) -> None:
-        calling = asyncio.create_task(in_pool(pool, call))
-        await asyncio.sleep(0)
-        assert begun.wait(10)
-        calling.cancel()
-
-    with ThreadPoolExecutor(1) as pool:
-        asyncio.run(main(pool))
-        free.set()
-    assert not caplog.records
 
 
 def test_a_loop_whose_tasks_have_ended_is_kept_by_nobody(kept: Kept) -> None:
@@ -260,6 +137,48 @@ def test_a_source_of_a_loop_that_was_closed_may_wait_while_it_ends(kept: Kept, i
         loops._end_lost()
     assert came_to == ["its end"]
     assert kept.storage.open_writers == 0
+
+
+class Endless(AsyncSource):
+    """Gives all there is, but never the end."""
+
+    async def read(self) -> bytes:
+        if chunk := await super().read():
+            return chunk
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_body_that_is_all_here_is_kept_when_its_pump_is_cancelled(kept: Kept, announced: bool) -> None:
+    whole = b"".join(CHUNKS)
+    download = kept.pumped(Endless(CHUNKS), len(whole) if announced else None)
+    while download._tail.end < len(whole):
+        await anyio.sleep(0.001)
+    download._task.cancel()
+    while not download._ended:
+        await anyio.sleep(0.001)
+    assert kept.bodies == [whole] * announced
+
+
+def test_a_body_that_is_all_here_is_kept_when_its_cache_is_closed(cache: Cache) -> None:
+    """Though its loop is not run any more."""
+    fields = {"Content-Length": "4", "Cache-Control": "max-age=60"}
+
+    async def send(_: Request) -> Reply:
+        return Reply(Response(200, Fields(fields.items())), Endless([b"body"]))
+
+    async def begin() -> None:
+        fetched = await cache.afetch(get(), send)
+        assert await fetched.body.read() == b"body"
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    cache.close()
+    assert [stat.stored.uri for stat in cache.scan()] == [get().uri]
+    loop.close()
+    loops._end_lost()
 
 
 def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

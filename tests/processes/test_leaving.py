@@ -77,8 +77,9 @@ def test_a_response_that_nobody_has_read(end: End, origin: Origin, way: str) -> 
     assert said == (3, "")
 
 
-def test_what_has_come_is_stored(end: End, origin: Origin, tmp_path: Path) -> None:
-    assert end("aiohttp", "runs") == (0, "")
+@pytest.mark.parametrize("way", ["runs", "cache closed"])
+def test_what_has_come_is_stored(end: End, origin: Origin, tmp_path: Path, way: str) -> None:
+    assert end("httpx", way) == (0, "")
     assert is_stored(origin, tmp_path)
 
 
