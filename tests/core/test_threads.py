@@ -110,6 +110,18 @@ def test_without_a_thread_the_call_is_refused(no_more: Callable[[], None]) -> No
     assert refusing._busy == 0
 
 
+def test_who_is_interrupted_keeps_no_thread_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wake(_: object) -> None:
+        raise KeyboardInterrupt
+
+    interrupted = Threads(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "_wake", wake)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.submit(int)
+    assert interrupted.submit(lambda: 7).result(10) == 7
+
+
 def test_the_end_waits_for_a_call_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     end_threads()
     held = Held()

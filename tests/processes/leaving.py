@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -18,16 +19,19 @@ import aiohttp
 import httpx
 from hishel.httpx import AsyncCacheTransport as HishelTransport
 
-from vllm_http_cache import Cache, FileStorage
+from vllm_http_cache import Cache, FileStorage, loops
 from vllm_http_cache.aiohttp import CacheMiddleware
 from vllm_http_cache.aiohttp_client_cache import CachedSession
 from vllm_http_cache.httpx import AsyncCacheTransport
 from vllm_http_cache.storage.hishel import as_hishel_async
+from vllm_http_cache.threads import Threads
 
 storage = FileStorage(sys.argv[1])
 cache = Cache(storage)
 url, client, way = sys.argv[2:5]
 kept: list[object] = []  # clients that nobody closes
+kept_busy: list[object] = []  # threads, until they are free
+free = threading.Event()
 
 
 async def by_httpx() -> None:
@@ -68,8 +72,8 @@ async def main() -> None:
         sys.exit(3)
     if way == "stopped":
         asyncio.get_running_loop().stop()
-    if way == "forked":
-        kept.append(os.getpid())
+    if way == "forked" and not kept_busy:
+        kept_busy.extend(loops._threads.get().submit(free.wait) for _ in range(loops.THREADS))
 
 
 if way in ("runs", "exits unread"):
@@ -91,7 +95,10 @@ if way == "closed":
 if way == "cache closed":
     cache.close()
 if way == "forked":
-    child = os.fork()
-    asyncio.run(main())
-    if child:
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    Threads(1).submit(int).result()  # in one that is idle now
+    if child := os.fork():
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        free.set()
+        sys.exit(ended)
+    signal.alarm(20)
+    loop.run_until_complete(main())

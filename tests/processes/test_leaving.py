@@ -84,4 +84,4 @@ def test_what_has_come_is_stored(end: End, origin: Origin, tmp_path: Path, way: 
 
 
 def test_a_child_has_threads_of_its_own(end: End) -> None:
-    assert end("httpx", "forked") == (0, "")
+    assert end("aiohttp", "forked") == (0, "")
