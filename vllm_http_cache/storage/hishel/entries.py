@@ -181,7 +181,10 @@ class Entries(FailOpen):
 
 
 class Arriving:
-    """An entry whose body is on its way into the storage. One thread at a time uses it, but for :meth:`edit`."""
+    """An entry whose body is on its way into the storage.
+
+    Any thread may give it up while another is at work: a task that is cancelled leaves its thread behind.
+    """
 
     def __init__(self, entries: Entries, id_: UUID, stored: StoredResponse, length: int | None) -> None:
         self.id = id_
@@ -190,6 +193,8 @@ class Arriving:
         self._length = length
         self._written = 0
         self._writer: BodyWriter | None = None
+        self._over = False
+        self._working = threading.RLock()
         self._lock = threading.Lock()
 
     @property
@@ -200,28 +205,32 @@ class Arriving:
         stored = self._stored
         if stored is not None and self._fits(self._length or 0) and not _USERINFO.match(stored.uri):
             create = partial(self._entries.storage.create_body, _record_key(self.id.bytes), self._length)
-            self._writer = self._entries._attempt("beginning a body", create, None)
+            with self._working:
+                if not self._over:
+                    self._writer = self._entries._attempt("beginning a body", create, None)
 
     def _fits(self, size: int) -> bool:
         largest = self._entries.largest
         return largest is None or size <= largest
 
     def write(self, data: bytes) -> None:
-        self._written += len(data)
-        writer = self._writer
-        if writer is not None and not (
-            self._fits(self._written)
-            and self._entries._attempt("writing a body", partial(writer.write, data), otherwise=False)
-        ):
-            self.abort()
+        with self._working:
+            self._written += len(data)
+            writer = self._writer
+            if writer is not None and not (
+                self._fits(self._written)
+                and self._entries._attempt("writing a body", partial(writer.write, data), otherwise=False)
+            ):
+                self.abort()
 
     def commit(self) -> None:
         """The body is whole: from now on the entry is found."""
-        if self._writer is not None and self._length in (None, self._written):
-            ref = self._entries._attempt("keeping a body", self._writer.commit, None)
-            if ref is not None:
-                self._entries._attempt("keeping an entry", partial(self._publish, ref), None)
-        self.abort()
+        with self._working:
+            if self._writer is not None and self._length in (None, self._written):
+                ref = self._entries._attempt("keeping a body", self._writer.commit, None)
+                if ref is not None:
+                    self._entries._attempt("keeping an entry", partial(self._publish, ref), None)
+            self.abort()
 
     def _publish(self, ref: BodyRef) -> None:
         with self._lock:
@@ -232,9 +241,11 @@ class Arriving:
                 self._entries.change(self.id.bytes, added=(whole,))
 
     def abort(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            self._entries._attempt("giving up a body", writer.abort, None)
+        with self._working:
+            self._over = True
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                self._entries._attempt("giving up a body", writer.abort, None)
 
     def edit(self, change: Callable[[StoredResponse], StoredResponse | None]) -> None:
         with self._lock:

@@ -131,6 +131,7 @@ class _AsyncAdapter(AsyncBaseStorage):
 
     async def _save(self, body: AsyncIterator[bytes] | None, arriving: Arriving) -> AsyncIterator[bytes]:
         pending = bytearray()
+        over = False
         try:
             await in_thread(arriving.begin)
             if body is not None:
@@ -144,9 +145,10 @@ class _AsyncAdapter(AsyncBaseStorage):
             if arriving.saving:
                 await in_thread(arriving.write, bytes(pending))
                 await in_thread(arriving.commit)
+            over = True
         finally:
             with anyio.CancelScope(shield=True):
-                if arriving.saving:
+                if not over:
                     await in_thread(arriving.abort)
                 if isinstance(body, AsyncGenerator):  # hishel does not, and trio complains
                     await body.aclose()
