@@ -249,6 +249,8 @@ class _Task(asyncio.Task[None]):
 
     def __del__(self) -> None:
         """Do not complain, as others do, of a loop that was closed before: whoever closed it does not know of this."""
+        if self.done():
+            super().__del__()
 
 
 def _ended(task: asyncio.Task[None]) -> None:

@@ -119,7 +119,7 @@ def _wake(work: _Work) -> None:
 
 
 def _end() -> None:
-    running = [thread for thread in threading.enumerate() if isinstance(thread, _Thread)]
+    running = [thread for thread in threading.enumerate() if isinstance(thread, _Thread) and thread.is_alive()]
     for thread in running:
         thread.wanted.put(None)
     deadline = time.monotonic() + ENDING

@@ -32,7 +32,8 @@ def end(origin: Origin, tmp_path: Path) -> End:
     """Run one to its end: its exit code, and what it said."""
 
     def end(*how: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "tests.processes.leaving", str(tmp_path), origin.url("/a"), *how]
+        python = [sys.executable, "-W", "ignore::DeprecationWarning"]  # of forks
+        command = [*python, "-m", "tests.processes.leaving", str(tmp_path), origin.url("/a"), *how]
         ended = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30, check=False
         )
