@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -21,15 +21,13 @@ from typing import Any, Protocol, TypeVar, cast
 import anyio
 from anyio.lowlevel import RunVar
 
-from .threads import Threads
-
 __all__ = ["Bell", "Pulse", "Task", "TaskBell", "ThreadBell", "in_a_loop", "in_pool", "in_thread", "spawn", "task_bell"]
 
 T = TypeVar("T")
 
 THREADS = 16  # at once, of one event loop
 STEPS = 100  # in which a task whose loop was closed has to come to its end
-_threads: RunVar[Threads] = RunVar("vllm_http_cache threads")
+_pools: RunVar[ThreadPoolExecutor] = RunVar("vllm_http_cache threads")
 
 
 class Bell(Protocol):
@@ -305,16 +303,32 @@ async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
     The threads are our own in number: others' may all be waiting for what is to be done here. Where none can be
     started the loop itself has to wait.
     """
+    run = partial(copy_context().run, call, *arguments)
+    made: Future[T] = Future()
+
+    def make() -> None:
+        if not made.set_running_or_notify_cancel():
+            return
+        try:
+            made.set_result(run())
+        except BaseException as error:
+            made.set_exception(error)
+
     try:
-        threads = _threads.get()
-    except LookupError:
-        _threads.set(threads := Threads(THREADS))
-    call = partial(copy_context().run, call, *arguments)
-    try:
-        submitted = threads.submit(call)
+        _pool().submit(make)
     except RuntimeError:
-        return call()
-    return await _result(submitted)
+        if made.cancel():  # otherwise a thread has come to it all the same
+            return run()
+    return await _result(made)
+
+
+def _pool() -> Executor:
+    """The current loop's. Its threads, unlike anyio's, end with the process whatever has become of the loop."""
+    try:
+        return _pools.get()
+    except LookupError:
+        _pools.set(pool := ThreadPoolExecutor(THREADS, "vllm-http-cache disk"))
+        return pool
 
 
 async def in_pool(pool: Executor, call: Callable[..., T], *arguments: Any) -> T:
@@ -340,9 +354,9 @@ async def _result(submitted: Future[T]) -> T:
 
 
 def _forked() -> None:
-    """In a child process: the threads that are busy are the parent's."""
-    global _threads  # noqa: PLW0603
-    _threads = RunVar("vllm_http_cache threads")
+    """In a child process: the threads are the parent's."""
+    global _pools  # noqa: PLW0603
+    _pools = RunVar("vllm_http_cache threads")
 
 
 os.register_at_fork(after_in_child=_forked)

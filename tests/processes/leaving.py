@@ -24,7 +24,6 @@ from vllm_http_cache.aiohttp import CacheMiddleware
 from vllm_http_cache.aiohttp_client_cache import CachedSession
 from vllm_http_cache.httpx import AsyncCacheTransport
 from vllm_http_cache.storage.hishel import as_hishel_async
-from vllm_http_cache.threads import Threads
 
 storage = FileStorage(sys.argv[1])
 cache = Cache(storage)
@@ -73,7 +72,7 @@ async def main() -> None:
     if way == "stopped":
         asyncio.get_running_loop().stop()
     if way == "forked" and not kept_busy:
-        kept_busy.extend(loops._threads.get().submit(free.wait) for _ in range(loops.THREADS))
+        kept_busy.extend(loops._pool().submit(free.wait) for _ in range(loops.THREADS))
 
 
 if way in ("runs", "exits unread"):
@@ -95,7 +94,6 @@ if way == "closed":
 if way == "cache closed":
     cache.close()
 if way == "forked":
-    Threads(1).submit(int).result()  # in one that is idle now
     if child := os.fork():
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         free.set()
