@@ -171,6 +171,7 @@ def test_a_stopped_leader_costs_one_more_request(origin: Origin, workers: object
     assert origin.count("/stopped") == 2
 
 
+@pytest.mark.slow
 def test_a_leader_that_lives_is_waited_for_however_slow_its_origin(origin: Origin, workers: object) -> None:
     asked = threading.Event()
 
