@@ -99,7 +99,7 @@ class Hits:
         :raises BlockingIOError: with ``wait=False``, when the storage would wait for the disk.
         """
         memo = self._memos.get(request.uri)
-        if self._options.mode != "default" or ((memo is None or request is not memo.plain) and not is_plain(request)):
+        if self._options.mode != "default" or ((memo is None or request != memo.plain) and not is_plain(request)):
             return None
         key = cache_key(request.uri, self._options) if memo is None else memo.key
         record = self._forgotten.remaining(key, self._storage.read(key, wait=wait))
