@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from .bodies import DownloadSupply, ForeignSupply
-from .downloads import LOOK
 from .flights import Landing, Seat, Ticket
-from .patience import CLAIM_SECONDS, head_patience, patience
+from .patience import CLAIM_SECONDS, head_patience, looks, patience
 from .steps import Again, Alone, Failed, Joined
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ class Boarding:
         self.outcome: Seat | Joined | Again | Alone | Failed = Alone()
         self._cache = cache
         self._caller = caller
-        self._patience, self._head_patience = patience(caller.timeout), head_patience(caller.timeout)
-        self._ticket = Ticket(bell, self._patience)
+        self._head_patience = head_patience(caller.timeout)
+        self._ticket = Ticket(bell, patience(caller.timeout))
         self._began = cache.flights.clock()
         self._left = False
         self._is_silent = False  # the process that leads
@@ -48,13 +47,11 @@ class Boarding:
 
     def bells(self, make: Callable[[], B]) -> Iterator[tuple[B, float]]:
         """Bells to wait for, and for how long: now and then it is seen whether anybody still leads."""
-        timeout, flights = self._caller.timeout, self._cache.flights
-        look, waited = min(LOOK, self._patience / 4), 0.0
-        while flights.still_waits(self._ticket, bell := make(), is_late=waited >= self._head_patience):
-            yield bell, look if timeout is None else min(timeout - waited, look)
-            waited += look
-            if timeout is not None and waited >= timeout:
+        for waited, seconds in looks(self._caller.timeout):
+            is_late = waited >= self._head_patience
+            if not self._cache.flights.still_waits(self._ticket, bell := make(), is_late=is_late):
                 return
+            yield bell, seconds
 
     def seat(self) -> Seat | None:
         """The seat, if this caller leads; it must be given up by whoever does not use it."""

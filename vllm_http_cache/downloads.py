@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from .coding import CodingCheck
-from .loops import ThreadBell, task_bell
-from .patience import BEAT, patience
+from .loops import Bell, ThreadBell, task_bell
+from .patience import BEAT, looks, patience
 from .tail import CHUNK, Tail, batches
 
 if TYPE_CHECKING:
     from .flights import Seat
-    from .loops import Bell
     from .rfc9111.message import BodyRef
     from .storage.protocol import BodyWriter
     from .wire import Caller
@@ -35,7 +34,6 @@ log = logging.getLogger("vllm_http_cache")
 B = TypeVar("B", bound="Bell")
 
 SMALL = 4 * 1024  # octets of a chunk up to which joining it to others costs less than writing it by itself
-LOOK = 1.0  # seconds between looks whether anybody still receives
 PACE = 0.05  # seconds after which the octets of a slow body are written without waiting for more
 
 
@@ -365,16 +363,15 @@ class Download:
 
     def _bells(self, reader: Reader, caller: Caller, make: Callable[[], B]) -> Iterator[tuple[B, float]]:
         """Bells to wait for, and for how long: now and then it is seen whether anybody still receives."""
-        left, longest = caller.timeout, patience(caller.timeout)
-        look = min(LOOK, longest / 4)
-        while self._hang(reader, bell := make()):
+        for _, seconds in looks(caller.timeout):
+            if not self._hang(reader, bell := make()):
+                return
             self._stir()
-            yield bell, look if left is None else min(left, look)
+            yield bell, seconds
             self.bury()
-            if self.is_silent(longest):
+            if self.is_silent(patience(caller.timeout)):
                 raise Broken("the event loop that was receiving this body does not turn")
-            if left is not None and (left := left - look) <= 0:
-                raise caller.timed_out()
+        raise caller.timed_out()
 
     def settle(self) -> None:
         """The cache is being closed."""

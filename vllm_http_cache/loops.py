@@ -305,21 +305,27 @@ async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
     """
     run = partial(copy_context().run, call, *arguments)
     made: Future[T] = Future()
-
-    def make() -> None:
-        if not made.set_running_or_notify_cancel():
-            return
-        try:
-            made.set_result(run())
-        except BaseException as error:
-            made.set_exception(error)
-
     try:
-        _pool().submit(make)
+        _pool().submit(_make, [made], run)
     except RuntimeError:
         if made.cancel():  # otherwise a thread has come to it all the same
             return run()
-    return await _result(made)
+    try:
+        return await _result(made)
+    finally:
+        del made  # here and below: no cycle of an error with the frames that it has come through
+
+
+def _make(asked: list[Future[T]], run: Callable[[], T]) -> None:
+    made = asked.pop()  # the pool's own frame, which an error leads back to, keeps the list
+    if not made.set_running_or_notify_cancel():
+        return
+    try:
+        made.set_result(run())
+    except BaseException as error:
+        made.set_exception(error)
+    finally:
+        del made
 
 
 def _pool() -> Executor:
@@ -338,6 +344,7 @@ async def in_pool(pool: Executor, call: Callable[..., T], *arguments: Any) -> T:
         return await _result(submitted)
     finally:
         submitted.cancel()
+        del submitted
 
 
 async def _result(submitted: Future[T]) -> T:
@@ -350,7 +357,7 @@ async def _result(submitted: Future[T]) -> T:
     try:
         return submitted.result()
     finally:
-        del submitted  # no cycle with its error
+        del submitted
 
 
 def _forked() -> None:

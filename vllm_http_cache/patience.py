@@ -6,8 +6,11 @@ other processes follow. Before the head there is nothing to see between processe
 
 from __future__ import annotations
 
-__all__ = ["BEAT", "CLAIM_SECONDS", "head_patience", "patience"]
+from collections.abc import Iterator
 
+__all__ = ["BEAT", "CLAIM_SECONDS", "head_patience", "looks", "patience"]
+
+LOOK = 1.0  # seconds between two looks whether anybody is still at it, at most
 BEAT = 0.5  # seconds after which who receives a body shows other processes that it lives
 SHORTEST = 1.0  # seconds; of less nobody can tell
 SILENT_SECONDS = 3.0  # without a sign of life
@@ -24,6 +27,14 @@ def patience(timeout: float | None, *, remote: bool = False) -> float:
 def head_patience(timeout: float | None) -> float:
     """The same without a head from another process."""
     return _within(timeout, HEAD_SECONDS)
+
+
+def looks(timeout: float | None) -> Iterator[tuple[float, float]]:
+    """How long a caller has waited before each look, and is to wait until the next; until its time is up, and once."""
+    look, waited = min(LOOK, patience(timeout) / 4), 0.0
+    while waited == 0.0 or timeout is None or waited < timeout:
+        yield waited, look if timeout is None else min(timeout - waited, look)
+        waited += look
 
 
 def _within(timeout: float | None, longest: float) -> float:

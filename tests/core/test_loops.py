@@ -14,7 +14,7 @@ import trio
 
 from tests.core.receiving import CHUNKS, AsyncSource, Kept, aread_all, attached, read_all
 from tests.core.scripted import Origin, afetch, fetch, get, ok
-from vllm_http_cache import Cache, boarding, downloads, loops
+from vllm_http_cache import Cache, loops, patience
 from vllm_http_cache.abandoned import close_abandoned
 from vllm_http_cache.downloads import Broken, Download, Reader
 from vllm_http_cache.loops import TaskBell, ThreadBell, task_bell
@@ -188,7 +188,7 @@ def test_a_follower_of_a_closed_loop_is_told(kept: Kept, monkeypatch: pytest.Mon
         await asyncio.sleep(0)
         return download, attached(download)
 
-    monkeypatch.setattr(downloads, "LOOK", 0.01)
+    monkeypatch.setattr(patience, "LOOK", 0.01)
     loop = asyncio.new_event_loop()
     download, follower = loop.run_until_complete(begin())
     loop.close()
@@ -220,7 +220,7 @@ def test_who_follows_a_leader_whose_loop_was_closed_before_its_answer_leads(cach
 
 
 def test_who_waits_for_a_leader_whose_loop_is_closed_leads(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boarding, "LOOK", 0.01)
+    monkeypatch.setattr(patience, "LOOK", 0.01)
     origin = Origin(ok(cache_control="max-age=60"))
     origin.held.clear()
     loop = asyncio.new_event_loop()

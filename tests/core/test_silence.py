@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import anyio
 import pytest
@@ -42,6 +43,18 @@ FRESH = {"Cache-Control": "max-age=60", "Content-Length": "4"}
 )
 def test_half_of_the_callers_time_within_bounds(timeout: float | None, remote: bool, seconds: float) -> None:
     assert patience.patience(timeout, remote=remote) == seconds
+
+
+@pytest.mark.parametrize(
+    "timeout, looks",
+    [
+        (None, [(0, 0.75), (0.75, 0.75), (1.5, 0.75), (2.25, 0.75)]),
+        (0.625, [(0, 0.25), (0.25, 0.25), (0.5, 0.125)]),
+        (0, [(0, 0)]),
+    ],
+)
+def test_looks_until_the_time_is_up(timeout: float | None, looks: list[tuple[float, float]]) -> None:
+    assert list(islice(patience.looks(timeout), 4)) == looks
 
 
 # Event loops of this process.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -12,6 +14,7 @@ import anyio
 import pytest
 
 from tests.core.scripted import Origin, afetch, ok
+from tests.storage.helpers import eventually
 from vllm_http_cache import Cache, loops
 from vllm_http_cache.loops import in_pool, in_thread
 
@@ -64,6 +67,32 @@ async def test_a_call_that_fails_in_a_thread_is_made_once() -> None:
     with pytest.raises(RuntimeError, match="its own"):
         await in_thread(call, 1)
     assert calls == [1]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_error_of_a_call_is_in_no_cycle(own: bool) -> None:
+    """Which would keep what its frames hold, a picture's octets perhaps, until the collector runs."""
+
+    class Own(Exception):
+        pass
+
+    def call() -> None:
+        raise Own
+
+    async def main(pool: ThreadPoolExecutor) -> weakref.ref[Own]:
+        try:
+            await (in_thread(call) if own else in_pool(pool, call))
+        except Own as error:
+            return weakref.ref(error)
+        raise AssertionError
+
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            error = asyncio.run(main(pool))
+        assert eventually(lambda: error() is None)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.anyio
